@@ -1,0 +1,75 @@
+//! The canonical column names: RLlib's `Columns`, and what each one means.
+//!
+//! A nested value is one column per leaf, its path joined by `/`: the observation `{"pos": .., "pair": (a, b)}` is
+//! the columns `obs/pos`, `obs/pair/0` and `obs/pair/1`. Everything before the first `/` is the column's *root*; the
+//! rules of the pipeline ("already in the batch", "not a batch column") speak of roots.
+
+/// Episode id. Provenance only: RLlib's train batch has no such column.
+pub const EPS_ID: &str = "eps_id";
+/// Agent id, in multi-agent data.
+pub const AGENT_ID: &str = "agent_id";
+/// Id of the `RLModule` that acted.
+pub const MODULE_ID: &str = "module_id";
+/// Time step inside the episode, counted from the episode's true start.
+pub const T: &str = "t";
+/// Time step of the environment, in multi-agent data.
+pub const ENV_T: &str = "env_t";
+/// Observation before the action.
+pub const OBS: &str = "obs";
+/// Observation after the action (RLlib's `Columns.NEXT_OBS` is spelled `new_obs`).
+pub const NEXT_OBS: &str = "new_obs";
+/// Action taken.
+pub const ACTIONS: &str = "actions";
+/// Reward received for the action.
+pub const REWARDS: &str = "rewards";
+/// True on the step that ended the episode by the rules of the environment.
+pub const TERMINATEDS: &str = "terminateds";
+/// True on the step after which the episode was cut short (time limit).
+pub const TRUNCATEDS: &str = "truncateds";
+/// The environment's info dicts. Never padded, batched or made a tensor.
+pub const INFOS: &str = "infos";
+/// Real steps of a sequence.
+pub const SEQ_LENS: &str = "seq_lens";
+/// True where a place of a padded sequence holds a real step.
+pub const LOSS_MASK: &str = "loss_mask";
+/// Recurrent state before the first step of a sequence.
+pub const STATE_IN: &str = "state_in";
+/// Recurrent state after a step, as the module put it out.
+pub const STATE_OUT: &str = "state_out";
+/// Recurrent state before the first step of the *next* observations (`state_out` of the sequence's first step).
+pub const NEXT_STATE_IN: &str = "next_state_in";
+
+/// The module that all single-agent data goes to.
+pub const DEFAULT_MODULE_ID: &str = "default_policy";
+
+/// The part of a column name before its first `/`.
+#[must_use]
+pub fn root(name: &str) -> &str {
+    name.split_once('/').map_or(name, |(root, _)| root)
+}
+
+/// `name` with its root replaced: `rebase("obs/pos", "new_obs") == "new_obs/pos"`.
+#[must_use]
+pub fn rebase(name: &str, new_root: &str) -> String {
+    name.split_once('/').map_or_else(|| new_root.to_owned(), |(_, rest)| format!("{new_root}/{rest}"))
+}
+
+/// Whether `name` is the column `root` or one of its leaves.
+#[must_use]
+pub fn is_under(name: &str, root_name: &str) -> bool {
+    root(name) == root_name
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roots_and_leaves() {
+        assert_eq!(root("obs/pair/0"), "obs");
+        assert_eq!(root("obs"), "obs");
+        assert_eq!(rebase("obs/pair/0", NEXT_OBS), "new_obs/pair/0");
+        assert_eq!(rebase("obs", NEXT_OBS), "new_obs");
+        assert!(is_under("obs/pos", OBS) && !is_under("observations", OBS));
+    }
+}

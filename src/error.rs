@@ -1,0 +1,259 @@
+//! What can go wrong, and how it is told.
+//!
+//! An [`Error`] states *what was found* and *what was expected*. Code that knows *where* adds it on the way up
+//! ([`Error::file`], [`Error::episode`], ...), so a decoder need not know which file it decodes. A remedy stands
+//! apart as a hint. The [`Kind`] decides the exit code of the command line.
+
+use std::fmt;
+use std::path::Path;
+
+/// The result of everything in this crate that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Who has to act on an error. Decides the exit code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The data failed a check that the job asked for, or a malformed episode was found (exit code 1).
+    Data,
+    /// The command, the job or the input as a whole is wrong (exit code 2).
+    Usage,
+    /// The surroundings failed: disk full, permission, vanished directory (exit code 3).
+    Environment,
+    /// A promise of this crate was broken. Never the user's fault (exit code 3).
+    Internal,
+}
+
+impl Kind {
+    /// The process exit code for an error of this kind.
+    #[must_use]
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Data => 1,
+            Self::Usage => 2,
+            Self::Environment | Self::Internal => 3,
+        }
+    }
+}
+
+/// Where something went wrong. Every field is optional; whoever knows one fills it in.
+///
+/// The innermost knowledge wins: a field that is already set is not overwritten by callers further out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Input or output file.
+    pub file: Option<String>,
+    /// Row group (Parquet) or record batch (Arrow IPC) inside the file, from 0.
+    pub row_group: Option<usize>,
+    /// Row inside the file, from 0.
+    pub row: Option<u64>,
+    /// Episode id as recorded.
+    pub episode: Option<String>,
+    /// Time step inside the episode.
+    pub t: Option<i64>,
+    /// Column, in gristmill's naming (`obs/pos`).
+    pub column: Option<String>,
+    /// Index and name of the connector piece.
+    pub connector: Option<(usize, String)>,
+    /// Key path inside the job (`learner.connectors[1].num_frames`).
+    pub job_key: Option<String>,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<String> = Vec::new();
+        if let Some(key) = &self.job_key {
+            parts.push(format!("job key `{key}`"));
+        }
+        if let Some((i, name)) = &self.connector {
+            parts.push(format!("connector {i} ({name})"));
+        }
+        if let Some(file) = &self.file {
+            parts.push(format!("file {file}"));
+        }
+        if let Some(n) = self.row_group {
+            parts.push(format!("row group {n}"));
+        }
+        if let Some(n) = self.row {
+            parts.push(format!("row {n}"));
+        }
+        if let Some(id) = &self.episode {
+            parts.push(format!("episode {id:?}"));
+        }
+        if let Some(t) = self.t {
+            parts.push(format!("t {t}"));
+        }
+        if let Some(name) = &self.column {
+            parts.push(format!("column `{name}`"));
+        }
+        f.write_str(&parts.join(", "))
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    kind: Kind,
+    what: String,
+    place: Place,
+    hint: Option<String>,
+}
+
+/// An error: what was found and expected, where, and what to do about it.
+#[derive(Debug)]
+pub struct Error(Box<Inner>);
+
+impl Error {
+    /// An error of the given kind. `what` is a sentence without a final stop: what was found, what was expected.
+    #[must_use]
+    pub fn new(kind: Kind, what: impl Into<String>) -> Self {
+        Self(Box::new(Inner { kind, what: what.into(), place: Place::default(), hint: None }))
+    }
+
+    /// The data failed a check.
+    #[must_use]
+    pub fn data(what: impl Into<String>) -> Self {
+        Self::new(Kind::Data, what)
+    }
+
+    /// The command, job or input is wrong.
+    #[must_use]
+    pub fn usage(what: impl Into<String>) -> Self {
+        Self::new(Kind::Usage, what)
+    }
+
+    /// The surroundings failed.
+    #[must_use]
+    pub fn environment(what: impl Into<String>) -> Self {
+        Self::new(Kind::Environment, what)
+    }
+
+    /// A broken promise of this crate.
+    #[must_use]
+    pub fn internal(what: impl Into<String>) -> Self {
+        Self::new(Kind::Internal, what)
+    }
+
+    /// An I/O error met while doing `doing` to `path`. "Not found" is the user's, the rest the machine's.
+    #[must_use]
+    pub fn io(doing: &str, path: &Path, source: &std::io::Error) -> Self {
+        use std::io::ErrorKind as K;
+        let kind = match source.kind() {
+            K::NotFound | K::IsADirectory | K::NotADirectory | K::InvalidInput | K::InvalidFilename => Kind::Usage,
+            _ => Kind::Environment,
+        };
+        Self::new(kind, format!("cannot {doing}: {source}")).file(path.display().to_string())
+    }
+
+    /// Adds the remedy.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.0.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
+    /// Adds the file.
+    #[must_use]
+    pub fn file(mut self, file: impl Into<String>) -> Self {
+        self.0.place.file.get_or_insert_with(|| file.into());
+        self
+    }
+
+    /// Adds the row group.
+    #[must_use]
+    pub fn row_group(mut self, n: usize) -> Self {
+        self.0.place.row_group.get_or_insert(n);
+        self
+    }
+
+    /// Adds the row inside the file.
+    #[must_use]
+    pub fn row(mut self, n: u64) -> Self {
+        self.0.place.row.get_or_insert(n);
+        self
+    }
+
+    /// Adds the episode id.
+    #[must_use]
+    pub fn episode(mut self, id: impl Into<String>) -> Self {
+        self.0.place.episode.get_or_insert_with(|| id.into());
+        self
+    }
+
+    /// Adds the time step.
+    #[must_use]
+    pub fn t(mut self, t: i64) -> Self {
+        self.0.place.t.get_or_insert(t);
+        self
+    }
+
+    /// Adds the column.
+    #[must_use]
+    pub fn column(mut self, name: impl Into<String>) -> Self {
+        self.0.place.column.get_or_insert_with(|| name.into());
+        self
+    }
+
+    /// Adds the connector's index in the pipeline and its name.
+    #[must_use]
+    pub fn connector(mut self, index: usize, name: impl Into<String>) -> Self {
+        self.0.place.connector.get_or_insert_with(|| (index, name.into()));
+        self
+    }
+
+    /// Adds the key path inside the job.
+    #[must_use]
+    pub fn job_key(mut self, key: impl Into<String>) -> Self {
+        self.0.place.job_key.get_or_insert_with(|| key.into());
+        self
+    }
+
+    /// Who has to act.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.0.kind
+    }
+
+    /// What was found and expected, without place and hint.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.0.what
+    }
+
+    /// Where it happened.
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.0.place
+    }
+
+    /// The remedy, if there is one.
+    #[must_use]
+    pub fn hint_text(&self) -> Option<&str> {
+        self.0.hint.as_deref()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.what)?;
+        let place = self.0.place.to_string();
+        if !place.is_empty() {
+            write!(f, "\n  at: {place}")?;
+        }
+        if let Some(hint) = &self.0.hint {
+            write!(f, "\n  hint: {hint}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// The closest of `candidates` to a mistyped `word`, for "did you mean" hints.
+#[must_use]
+pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|c| (strsim::normalized_damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
+        .filter(|(score, _)| *score >= 0.6)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, c)| c)
+}

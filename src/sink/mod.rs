@@ -1,0 +1,4 @@
+//! Where train batches go.
+
+pub mod ipc;
+pub mod parquet;
