@@ -1,1 +1,347 @@
-//! Placeholder: see the module's author.
+//! Input files under one face: Parquet, and Arrow IPC as file (Feather) or stream.
+//!
+//! A file is opened once: its footer is parsed, checked against the file's length and kept. Row groups (record batches,
+//! in IPC) are then read one by one, from any thread, without parsing the footer again.
+//!
+//! ```text
+//! InputFile  row_groups: [ {first_row: 0, rows: 3} {first_row: 3, rows: 2} ]
+//!   read(0, ["obs"], 2) -> [rows 0 1] [row 2]          columns come in the order of the file
+//! ```
+//!
+//! Whatever is wrong inside a file is the file's fault and said so, with its name and row group: the decoders below
+//! return errors for most damage and panic on the rest, and both end as an [`Error`] (see [`guarded`]).
+
+mod discover;
+mod ipc;
+mod parquet;
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+pub use discover::discover;
+
+use crate::error::{Error, Kind, Result};
+
+/// How a file is laid out, as told by its first bytes (not by its name).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// Apache Parquet.
+    Parquet,
+    /// Arrow IPC with a footer (`.arrow`, Feather version 2).
+    ArrowFile,
+    /// Arrow IPC as a stream of messages.
+    ArrowStream,
+}
+
+impl FileFormat {
+    /// The name used in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "Parquet",
+            Self::ArrowFile => "Arrow IPC file",
+            Self::ArrowStream => "Arrow IPC stream",
+        }
+    }
+}
+
+/// A part of a file that can be read by itself: a Parquet row group or an Arrow record batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowGroup {
+    /// Rows in it; may be 0.
+    pub rows: usize,
+    /// The file's row that its first row is.
+    pub first_row: u64,
+    /// Its size in memory, roughly: uncompressed bytes as the file's metadata has them.
+    pub bytes: u64,
+}
+
+/// Parsed metadata, by format.
+#[derive(Debug)]
+enum Footer {
+    Parquet(parquet::Footer),
+    Ipc(ipc::Footer),
+}
+
+/// One file of recorded steps or episodes.
+#[derive(Debug)]
+pub struct InputFile {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is called in messages and in the manifest.
+    pub name: String,
+    /// Its size.
+    pub bytes: u64,
+    /// How it is laid out.
+    pub format: FileFormat,
+    /// Its columns. Extension types are kept as the metadata of their fields.
+    pub schema: SchemaRef,
+    /// Its parts, in order.
+    pub row_groups: Vec<RowGroup>,
+    /// Something odd about the file that does not stop it from being read, in words.
+    pub note: Option<String>,
+    footer: Footer,
+}
+
+/// The batches of one row group.
+pub type Batches = Box<dyn Iterator<Item = Result<RecordBatch>> + Send>;
+
+impl InputFile {
+    /// Opens a file and reads its metadata. It is called by its whole path in messages.
+    ///
+    /// # Errors
+    /// If it is missing, empty, no data file, cut off or damaged.
+    pub fn open(path: &Path) -> Result<Self> {
+        Self::open_named(path, path.display().to_string())
+    }
+
+    /// Opens a file that is called by its path relative to `base` where it lies below it.
+    ///
+    /// # Errors
+    /// See [`InputFile::open`].
+    pub fn open_in(path: &Path, base: &Path) -> Result<Self> {
+        let base = discover::absolute(base)?;
+        let full = discover::absolute(path)?;
+        let name = full.strip_prefix(&base).unwrap_or(&full);
+        let name = name.components().map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/");
+        Self::open_named(path, if full.starts_with(&base) { name } else { full.display().to_string() })
+    }
+
+    fn open_named(path: &Path, name: String) -> Result<Self> {
+        let parsed = (|| {
+            let io = |e: &std::io::Error| Error::io("open the file", path, e);
+            let mut file = File::open(path).map_err(|e| io(&e))?;
+            let meta = file.metadata().map_err(|e| io(&e))?;
+            if meta.is_dir() {
+                return Err(Error::usage("found a directory, expected a file"));
+            }
+            let bytes = meta.len();
+            let format = recognise(&mut file, bytes)?;
+            let (schema, row_groups, note, footer) = guarded(|| match format {
+                FileFormat::Parquet => parquet::Footer::parse(&file, bytes),
+                FileFormat::ArrowFile => ipc::Footer::parse_file(&mut file, bytes),
+                FileFormat::ArrowStream => ipc::Footer::parse_stream(&mut file, bytes),
+            })?;
+            Ok((bytes, format, schema, row_groups, note, footer))
+        })();
+        match parsed {
+            Ok((bytes, format, schema, row_groups, note, footer)) => {
+                Ok(Self { path: path.to_owned(), name, bytes, format, schema, row_groups, note, footer })
+            }
+            // `Error::io` has named the path already; the name is the shorter one.
+            Err(e) => Err(rename_file(&e, name)),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.row_groups.iter().map(|g| g.rows as u64).sum()
+    }
+
+    /// Whether there is a top-level column of this name.
+    #[must_use]
+    pub fn has(&self, column: &str) -> bool {
+        self.schema.column_with_name(column).is_some()
+    }
+
+    /// Nulls of a top-level column in one row group (those inside of it included), where the file's metadata tell.
+    #[must_use]
+    pub fn null_count(&self, row_group: usize, column: &str) -> Option<u64> {
+        let (at, field) = self.schema.column_with_name(column)?;
+        match &self.footer {
+            _ if !field.is_nullable() => Some(0),
+            Footer::Parquet(footer) => footer.null_count(row_group, at),
+            Footer::Ipc(_) => None,
+        }
+    }
+
+    /// The rows of one row group, in batches of at most `batch_rows`. Of each top-level column in `columns` there is
+    /// one in the batches, in the order of the *file*; with no `columns` the batches just have their number of rows.
+    ///
+    /// # Errors
+    /// If the file has no such row group or column, or cannot be opened any more. Damage is found while iterating;
+    /// the iterator ends after its first error.
+    pub fn read(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
+        let place = |e: Error| e.row_group(row_group).file(self.name.clone());
+        let Some(group) = self.row_groups.get(row_group).copied() else {
+            return Err(place(Error::internal(format!("the file has {} row groups", self.row_groups.len()))));
+        };
+        let mut projection = Vec::with_capacity(columns.len());
+        for name in columns {
+            match self.schema.column_with_name(name) {
+                Some((i, _)) => projection.push(i),
+                None => {
+                    return Err(place(Error::internal("asked for a column that the file does not have").column(name)));
+                }
+            }
+        }
+        projection.sort_unstable();
+        projection.dedup();
+        let file = File::open(&self.path)
+            .map_err(|e| rename_file(&Error::io("open the file", &self.path, &e), self.name.clone()))?;
+        let batch_rows = batch_rows.max(1);
+        let inner = guarded(|| match &self.footer {
+            Footer::Parquet(footer) => footer.read(file, row_group, &projection, batch_rows),
+            Footer::Ipc(footer) => footer.read(file, row_group, projection, batch_rows),
+        })
+        .map_err(place)?;
+        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, left: group.rows }))
+    }
+
+    /// `blake3:<hex>` of the file's bytes.
+    ///
+    /// # Errors
+    /// If the file cannot be read any more.
+    pub fn digest(&self) -> Result<String> {
+        let io = |e: std::io::Error| rename_file(&Error::io("read the file", &self.path, &e), self.name.clone());
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(File::open(&self.path).map_err(io)?).map_err(io)?;
+        Ok(format!("blake3:{}", hasher.finalize().to_hex()))
+    }
+}
+
+/// The error with its file called `name`, whatever it was called before.
+fn rename_file(e: &Error, name: String) -> Error {
+    let named = Error::new(e.kind(), e.what()).file(name);
+    match e.hint_text() {
+        Some(hint) => named.hint(hint),
+        None => named,
+    }
+}
+
+/// The format by the file's first bytes, or what it is instead.
+fn recognise(file: &mut File, bytes: u64) -> Result<FileFormat> {
+    if bytes == 0 {
+        return Err(Error::usage("the file is empty (0 bytes), expected Parquet or Arrow IPC")
+            .hint("a recorder that was killed, or is still running, leaves such files; remove it or leave it out"));
+    }
+    let mut head = Vec::new();
+    file.by_ref().take(8).read_to_end(&mut head).map_err(|e| damaged(&e))?;
+    file.seek(SeekFrom::Start(0)).map_err(|e| damaged(&e))?;
+    if head.starts_with(b"PAR1") {
+        return Ok(FileFormat::Parquet);
+    }
+    if head.starts_with(b"ARROW1") {
+        return Ok(FileFormat::ArrowFile);
+    }
+    if head.starts_with(&[0xff; 4]) {
+        return Ok(FileFormat::ArrowStream);
+    }
+    let found = match head.as_slice() {
+        [b'P', b'A', b'R', b'E', ..] => "encrypted Parquet",
+        [b'F', b'E', b'A', b'1', ..] => "Feather version 1",
+        [b'{' | b'[', ..] => "JSON",
+        [0x1f, 0x8b, ..] => "a gzip archive",
+        [b'P', b'K', 3, 4, ..] => "a zip archive",
+        [0x89, b'H', b'D', b'F', ..] => "HDF5",
+        _ if head.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) => "text",
+        _ => "something else (no `PAR1` and no `ARROW1` at its start)",
+    };
+    Err(Error::usage(format!("found {found}, expected Parquet or Arrow IPC")).hint(
+        "give only the recording's own files: a folder is searched for them, a glob can pick them (`logs/*.parquet`)",
+    ))
+}
+
+/// An error out of a decoder, or of the operating system beneath it.
+fn damaged(e: &(dyn std::error::Error + 'static)) -> Error {
+    let mut source = Some(e);
+    while let Some(inner) = source {
+        if let Some(io) = inner.downcast_ref::<std::io::Error>() {
+            use std::io::ErrorKind as K;
+            if !matches!(io.kind(), K::UnexpectedEof | K::InvalidData | K::InvalidInput | K::Other) {
+                return Error::environment(format!("cannot read the file: {io}"));
+            }
+        }
+        source = inner.source();
+    }
+    Error::usage(format!("the file is damaged: {e}")).hint(DAMAGED)
+}
+
+const DAMAGED: &str = "copy or record the file again, or leave it out of the input";
+
+thread_local! {
+    static IN_GUARD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread is inside [`guarded`], so that a panic hook can keep still: the panic becomes an [`Error`].
+#[must_use]
+pub fn in_guard() -> bool {
+    IN_GUARD.get()
+}
+
+/// Runs a decoder that may panic on damaged bytes; a panic becomes an [`Error`].
+///
+/// The Parquet and Arrow crates check most of what they read, not all of it. Their state is dropped after a panic.
+pub(crate) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
+    let before = IN_GUARD.replace(true);
+    let out = catch_unwind(AssertUnwindSafe(decode));
+    IN_GUARD.set(before);
+    out.unwrap_or_else(|panic| {
+        Err(Error::usage(format!("the file is damaged: its decoder failed with {:?}", panic_text(panic.as_ref())))
+            .hint(DAMAGED))
+    })
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("an unknown panic")
+}
+
+/// A row group's batches with every error placed, and its number of rows held to what the metadata promised.
+struct Guarded {
+    inner: Option<Batches>,
+    file: Arc<InputFile>,
+    row_group: usize,
+    left: usize,
+}
+
+impl Guarded {
+    fn step(&mut self) -> Result<Option<RecordBatch>> {
+        let Some(inner) = &mut self.inner else { return Ok(None) };
+        let batch = guarded(|| inner.next().transpose())?;
+        let promised = self.file.row_groups[self.row_group].rows;
+        match &batch {
+            Some(batch) if batch.num_rows() <= self.left => self.left -= batch.num_rows(),
+            None if self.left == 0 => {}
+            _ => {
+                let wrong = if batch.is_some() { "more" } else { "fewer" };
+                let e =
+                    Error::usage(format!("the file is damaged: found {wrong} rows than the {promised} it promises"));
+                return Err(e.hint(DAMAGED));
+            }
+        }
+        Ok(batch)
+    }
+}
+
+impl Iterator for Guarded {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let step = self.step();
+        if !matches!(step, Ok(Some(_))) {
+            self.inner = None;
+        }
+        step.map_err(|e| e.row_group(self.row_group).file(self.file.name.clone())).transpose()
+    }
+}
+
+/// `usize` of a count out of a file.
+fn count<T: TryInto<usize> + Copy + std::fmt::Display>(n: T, what: &str) -> Result<usize> {
+    n.try_into().map_err(|_| Error::new(Kind::Usage, format!("the file is damaged: {what} is {n}")).hint(DAMAGED))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,100 @@
+//! Reading the first rows of files for what their schemas leave open.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use indexmap::IndexMap;
+
+use super::field_of;
+use super::merge::Merge;
+use crate::error::{Error, Result};
+use crate::source::file::InputFile;
+use crate::source::ingest::{LeafSpec, Seen, look};
+
+/// A leaf that a file's schema leaves open: its column and leaf, and what the schema says.
+struct Open {
+    column: usize,
+    leaf: usize,
+    spec: LeafSpec,
+}
+
+/// Settles open leaves.
+///
+/// A leaf that another file has settled is checked against one batch only. One that nobody has settled is looked for
+/// until it is found: columns that are null throughout cost next to nothing to read.
+pub(super) fn look_at_data(columns: &mut IndexMap<String, Merge>, files: &[Arc<InputFile>]) -> Result<()> {
+    let mut open: Vec<Vec<Open>> = files.iter().map(|_| Vec::new()).collect();
+    for (column, merge) in columns.values_mut().enumerate() {
+        for (leaf, found) in merge.leaves.iter_mut().enumerate() {
+            for (file, spec) in found.open.drain(..) {
+                open[file].push(Open { column, leaf, spec });
+            }
+        }
+    }
+    for (at, open) in open.into_iter().enumerate() {
+        look_at_file(columns, files, at, open)?;
+    }
+    Ok(())
+}
+
+fn look_at_file(
+    columns: &mut IndexMap<String, Merge>,
+    files: &[Arc<InputFile>],
+    at: usize,
+    mut open: Vec<Open>,
+) -> Result<()> {
+    let file = &files[at];
+    // A few rows first: mostly the very first one answers.
+    let mut batch_rows = 16;
+    for (g, group) in file.row_groups.iter().enumerate() {
+        if open.is_empty() {
+            break;
+        }
+        let mut row = group.first_row;
+        let sources: Vec<String> = open.iter().map(|o| columns[o.column].source.clone()).collect();
+        for batch in file.read(g, &sources, batch_rows)? {
+            let batch = batch?;
+            let mut left = Vec::new();
+            for mut one in open {
+                let merge = &mut columns[one.column];
+                let stays = look_at_batch(merge, &mut one, files, at, &batch, row)
+                    .map_err(|e| e.row_group(g).file(file.name.clone()))?;
+                if stays {
+                    left.push(one);
+                }
+            }
+            open = left;
+            if open.is_empty() {
+                return Ok(());
+            }
+            row += batch.num_rows() as u64;
+        }
+        batch_rows = 8192;
+    }
+    Ok(())
+}
+
+/// Whether the leaf stays open.
+fn look_at_batch(
+    merge: &mut Merge,
+    open: &mut Open,
+    files: &[Arc<InputFile>],
+    at: usize,
+    batch: &RecordBatch,
+    row: u64,
+) -> Result<bool> {
+    let field = field_of(&files[at], &merge.source)?;
+    let array = batch
+        .column_by_name(&merge.source)
+        .ok_or_else(|| Error::internal(format!("column {:?} was not read", merge.source)))?;
+    if look(&mut open.spec, field, array, row)? == Seen::Text {
+        let e = Error::usage("found text, expected numbers").row(row).file(files[at].name.clone());
+        merge.cannot_read(at, field, e)?;
+        return Ok(false);
+    }
+    if open.spec.is_known() {
+        merge.merge_leaf(open.leaf, &open.spec, at, files)?;
+        return Ok(false);
+    }
+    Ok(!merge.leaves[open.leaf].spec.is_known())
+}

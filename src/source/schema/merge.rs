@@ -1,0 +1,292 @@
+//! One column of several files.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field};
+
+use super::names::{Named, note};
+use super::{MAY_LACK, NEEDED, Role, Unified, UnifiedColumn};
+use crate::column;
+use crate::error::{Error, Result};
+use crate::source::file::InputFile;
+use crate::source::ingest::{IdKind, LeafSpec, describe, id_kind, is_flag, is_int, type_name};
+
+/// A column while the files are gone through.
+pub(super) struct Merge {
+    pub(super) name: String,
+    pub(super) source: String,
+    role: Role,
+    /// The files that have it.
+    files: Vec<usize>,
+    /// The files in which it is of the null type.
+    null_in: Vec<usize>,
+    /// The first file in which it is of another type, and that type.
+    first: Option<(usize, String)>,
+    /// Id columns: what the ids are, and in which file that was seen.
+    id: Option<(IdKind, usize)>,
+    /// Tensor columns: the leaves, once a file had a type that may hold tensors.
+    pub(super) leaves: Vec<Leaf>,
+    /// The first file in which it cannot be read as tensors, the type there, and why.
+    unusable: Option<(usize, String, Error)>,
+    notes: Vec<String>,
+}
+
+/// A leaf while the files are gone through.
+pub(super) struct Leaf {
+    /// What is known of it by now.
+    pub(super) spec: LeafSpec,
+    dtype_from: usize,
+    shape_from: usize,
+    /// Files in which only the data knows the rest, with what their schema says.
+    pub(super) open: Vec<(usize, LeafSpec)>,
+}
+
+/// An error for two files that cannot be one table.
+fn differ(files: &[Arc<InputFile>], name: &str, a: (&str, usize), b: (&str, usize), hint: &str) -> Error {
+    let (a_file, b_file) = (&files[a.1].name, &files[b.1].name);
+    Error::usage(format!("the files differ: found {} in {a_file} and {} in {b_file}", a.0, b.0)).column(name).hint(hint)
+}
+
+impl Merge {
+    pub(super) fn new(named: &Named) -> Self {
+        Self {
+            name: named.name.clone(),
+            source: named.source.clone(),
+            role: Role::of(&named.name),
+            files: Vec::new(),
+            null_in: Vec::new(),
+            first: None,
+            id: None,
+            leaves: Vec::new(),
+            unusable: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Whether the column must be usable.
+    pub(super) fn is_data(&self) -> bool {
+        let root = column::root(&self.name);
+        NEEDED.contains(&root) || root == column::NEXT_OBS
+    }
+
+    /// Adds the column as a group of files has it, whose fields are all equal.
+    pub(super) fn add(&mut self, group: &[usize], files: &[Arc<InputFile>], field: &Field) -> Result<()> {
+        self.files.extend(group);
+        if column::is_under(&self.name, column::INFOS) {
+            return Ok(());
+        }
+        if field.data_type() == &DataType::Null {
+            self.null_in.extend(group);
+            return Ok(());
+        }
+        let at = group[0];
+        let expected = match self.role {
+            Role::Id => match id_kind(field.data_type()) {
+                Some(kind) => {
+                    self.add_id(kind, at, files)?;
+                    None
+                }
+                None => Some("ids: integers or text"),
+            },
+            Role::Int => (!is_int(field.data_type())).then_some("integers"),
+            Role::Flag => (!is_flag(field.data_type())).then_some("booleans, or 0 and 1"),
+            Role::Tensor => {
+                match describe(field, &self.name) {
+                    Ok(specs) => self.add_leaves(specs, group, field, files)?,
+                    Err(e) => self.cannot_read(at, field, e.file(files[at].name.clone()))?,
+                }
+                None
+            }
+        };
+        if let Some(expected) = expected {
+            let e = Error::usage(format!("found {}, expected {expected}", type_name(field)))
+                .file(files[at].name.clone())
+                .column(self.name.clone());
+            return Err(if field.data_type().is_floating() {
+                e.hint("cast the column to int64 or text before")
+            } else {
+                e.hint(format!("if another column holds it, set `[input] columns = {{ {} = \"...\" }}`", self.name))
+            });
+        }
+        self.note_difference(at, field, files);
+        Ok(())
+    }
+
+    fn add_id(&mut self, kind: IdKind, at: usize, files: &[Arc<InputFile>]) -> Result<()> {
+        let word = |kind| if kind == IdKind::Int { "integers" } else { "text" };
+        let (before, first) = *self.id.get_or_insert((kind, at));
+        if before == kind {
+            return Ok(());
+        }
+        Err(differ(files, &self.name, (word(before), first), (word(kind), at), "cast one of them before"))
+    }
+
+    /// The column cannot be read as tensors in a file: an error if it must be, else remembered.
+    pub(super) fn cannot_read(&mut self, at: usize, field: &Field, e: Error) -> Result<()> {
+        if self.is_data() {
+            return Err(e.column(self.name.clone()));
+        }
+        self.unusable.get_or_insert_with(|| (at, type_name(field), e));
+        Ok(())
+    }
+
+    fn add_leaves(
+        &mut self,
+        specs: Vec<LeafSpec>,
+        group: &[usize],
+        field: &Field,
+        files: &[Arc<InputFile>],
+    ) -> Result<()> {
+        let at = group[0];
+        if self.leaves.is_empty() {
+            let bare = |spec: &LeafSpec| LeafSpec { dtype: None, shape: None, ..spec.clone() };
+            let leaf = |spec| Leaf { spec: bare(spec), dtype_from: at, shape_from: at, open: Vec::new() };
+            self.leaves = specs.iter().map(leaf).collect();
+        }
+        if !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name)) {
+            let (first, before) = self.first.clone().unwrap_or_else(|| (at, type_name(field)));
+            let hint = "record one layout, or convert the files apart";
+            return Err(differ(files, &self.name, (&before, first), (&type_name(field), at), hint));
+        }
+        for (i, spec) in specs.into_iter().enumerate() {
+            self.merge_leaf(i, &spec, at, files)?;
+            let leaf = &mut self.leaves[i];
+            leaf.spec.packed |= spec.packed;
+            if !spec.is_known() {
+                leaf.open.extend(group.iter().map(|&file| (file, spec.clone())));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over what a file says of a leaf, if it goes with what the others said.
+    pub(super) fn merge_leaf(
+        &mut self,
+        leaf: usize,
+        spec: &LeafSpec,
+        at: usize,
+        files: &[Arc<InputFile>],
+    ) -> Result<()> {
+        let leaf = &mut self.leaves[leaf];
+        let name = &leaf.spec.name;
+        match (leaf.spec.dtype, spec.dtype) {
+            (Some(a), Some(b)) if a != b => {
+                let union = a.lossless_union(b).ok_or_else(|| {
+                    let hint = "no type holds both without loss: cast the column in one of them before";
+                    differ(files, name, (a.name(), leaf.dtype_from), (b.name(), at), hint)
+                })?;
+                let both = format!("{a} in {} and {b} in {}", files[leaf.dtype_from].name, files[at].name);
+                if self.notes.is_empty() || union != a {
+                    note(&mut self.notes, format!("column `{name}` is {both}: read as {union}"));
+                }
+                if union != a {
+                    (leaf.spec.dtype, leaf.dtype_from) = (Some(union), at);
+                }
+            }
+            (None, Some(b)) => (leaf.spec.dtype, leaf.dtype_from) = (Some(b), at),
+            _ => {}
+        }
+        match (&leaf.spec.shape, &spec.shape) {
+            (Some(a), Some(b)) if a != b => {
+                let (a, b) = (format!("shape {a:?}"), format!("shape {b:?}"));
+                let hint = "one column has one shape: pad the rows, or convert the files apart";
+                Err(differ(files, &leaf.spec.name, (&a, leaf.shape_from), (&b, at), hint))
+            }
+            (None, Some(b)) => {
+                (leaf.spec.shape, leaf.shape_from) = (Some(b.clone()), at);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Notes that a column is stored in another way than in the first file.
+    fn note_difference(&mut self, at: usize, field: &Field, files: &[Arc<InputFile>]) {
+        let found = type_name(field);
+        let Some((first, before)) = &self.first else {
+            self.first = Some((at, found));
+            return;
+        };
+        if *before != found && self.notes.is_empty() {
+            let both = format!("{before} in {} and {found} in {}", files[*first].name, files[at].name);
+            note(&mut self.notes, format!("column `{}` is stored as {both}: read as one", self.name));
+        }
+    }
+
+    /// The column as it is read, or as it is left out.
+    pub(super) fn finish(mut self, files: &[Arc<InputFile>], out: &mut Unified) -> Result<()> {
+        self.files.sort_unstable();
+        if column::is_under(&self.name, column::INFOS) {
+            self.leave_out("infos are no batch column", out);
+            return Ok(());
+        }
+        if let Some((at, found, e)) = self.unusable.take() {
+            let usable = self.leaves.iter().find_map(|l| Some((l.spec.dtype?, l.dtype_from)));
+            if let Some((dtype, first)) = usable {
+                let hint = "record the column in one way, or rename it in one of them";
+                return Err(differ(files, &self.name, (dtype.name(), first), (&found, at), hint));
+            }
+            let hint = e.hint_text().map_or_else(String::new, |h| format!("; {h}"));
+            self.leave_out(&format!("{}{hint}", e.what()), out);
+            return Ok(());
+        }
+        let missing_in: Vec<String> =
+            (0..files.len()).filter(|i| self.files.binary_search(i).is_err()).map(|i| files[i].name.clone()).collect();
+        if let Some(without) = missing_in.first() {
+            let with = &files[self.files[0]].name;
+            if !MAY_LACK.contains(&self.name.as_str()) {
+                let e = Error::usage(format!("the files differ: the column is in {with} and not in {without}"));
+                return Err(e
+                    .column(self.name)
+                    .hint("record the same columns in all files, or convert the files apart"));
+            }
+            let more = if missing_in.len() > 1 { " and others" } else { "" };
+            let text = format!("column `{}` is in {with} and not in {without}{more}: null there", self.name);
+            note(&mut self.notes, text);
+        }
+        let is_null = self.null_in.len() == self.files.len();
+        let never_seen = self.role == Role::Tensor && self.leaves.iter().all(|l| !l.spec.is_known());
+        if (is_null || never_seen) && NEEDED.contains(&column::root(&self.name)) {
+            return Err(self.only_nulls(&self.name, files));
+        }
+        if never_seen {
+            self.leave_out("it is null in every row", out);
+            return Ok(());
+        }
+        if let Some(&at) = self.null_in.first().filter(|_| !is_null) {
+            let more = if self.null_in.len() > 1 { " and others" } else { "" };
+            note(&mut self.notes, format!("column `{}` is all null in {}{more}", self.name, files[at].name));
+        }
+        let mut leaves = Vec::with_capacity(self.leaves.len());
+        for leaf in std::mem::take(&mut self.leaves) {
+            match leaf.spec.ty() {
+                Some(ty) => leaves.push((leaf.spec, ty)),
+                None if self.is_data() => return Err(self.only_nulls(&leaf.spec.name, files)),
+                None => {
+                    note(&mut self.notes, format!("column `{}` is left out: it is null in every row", leaf.spec.name));
+                    out.left_out.push((leaf.spec.name, "it is null in every row".to_owned()));
+                }
+            }
+        }
+        out.notes.append(&mut self.notes);
+        out.columns.push(UnifiedColumn { name: self.name, source: self.source, role: self.role, leaves, missing_in });
+        Ok(())
+    }
+
+    fn only_nulls(&self, name: &str, files: &[Arc<InputFile>]) -> Error {
+        let e = if files.iter().all(|f| f.rows() == 0) {
+            Error::usage("the input holds no rows, so the shape of the column is unknown")
+        } else {
+            Error::usage("the column is null in every row, expected values")
+        };
+        match self.files.as_slice() {
+            [only] => e.column(name).file(files[*only].name.clone()),
+            _ => e.column(name),
+        }
+    }
+
+    fn leave_out(&self, why: &str, out: &mut Unified) {
+        note(&mut out.notes, format!("column `{}` is left out: {why}", self.source));
+        out.left_out.push((self.name.clone(), why.to_owned()));
+    }
+}

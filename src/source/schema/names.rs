@@ -1,0 +1,163 @@
+//! From the files' column names to the canonical ones.
+
+use arrow::datatypes::{FieldRef, Fields};
+use indexmap::IndexMap;
+
+use crate::column;
+use crate::error::{Error, Result, closest};
+use crate::source::file::InputFile;
+
+/// A file's column under its canonical name.
+#[derive(Debug, Clone)]
+pub(super) struct Named {
+    pub(super) name: String,
+    pub(super) source: String,
+    pub(super) field: FieldRef,
+}
+
+/// Names that other tools give to our columns: looked for only to give advice, never to guess.
+const ELSEWHERE: [(&str, &[&str]); 10] = [
+    (
+        column::EPS_ID,
+        &["episode_id", "episode_index", "episode", "episode_idx", "ep_id", "eps", "traj_id", "trajectory_id"],
+    ),
+    (column::OBS, &["observation", "observations", "ob", "state", "states"]),
+    (column::ACTIONS, &["action", "act", "acts"]),
+    (column::REWARDS, &["reward", "rew", "rews"]),
+    (column::TERMINATEDS, &["terminated", "termination", "terminations", "terminal", "terminals", "done", "dones"]),
+    (column::TRUNCATEDS, &["truncated", "truncation", "truncations", "timeout", "timeouts"]),
+    (column::NEXT_OBS, &["next_obs", "next_observation", "next_observations", "new_observation", "next_state"]),
+    (column::T, &["timestep", "time_step", "step", "step_index", "frame_index", "ts"]),
+    (column::AGENT_ID, &["agent", "agent_index"]),
+    (column::MODULE_ID, &["policy_id", "policy"]),
+];
+
+/// The columns of a file under their canonical names, in the file's order.
+pub(super) fn canonical(
+    fields: &Fields,
+    rename: &IndexMap<String, String>,
+    file: &InputFile,
+    notes: &mut Vec<String>,
+) -> Result<Vec<Named>> {
+    let place = |e: Error| e.file(file.name.clone());
+    for (ours, theirs) in rename {
+        let is_there = |f: &FieldRef| f.name() == theirs || column::is_under(f.name(), theirs);
+        if !fields.iter().any(is_there) {
+            let e = Error::usage(format!(
+                "`[input] columns` maps {ours} to {theirs:?}, which is not there: found the columns {}",
+                list(fields)
+            ));
+            let near = closest(theirs, fields.iter().map(|f| f.name().as_str()));
+            return Err(place(match near {
+                Some(near) => e.hint(format!("did you mean {near:?}?")),
+                None => e,
+            }));
+        }
+    }
+    let mut out: Vec<Named> = Vec::with_capacity(fields.len());
+    for field in fields {
+        let source = field.name();
+        if is_pandas_index(source) {
+            note(notes, format!("column `{source}` is the index of a pandas table and not read"));
+            continue;
+        }
+        let renamed = rename.iter().find(|(_, theirs)| *theirs == source).map(|(ours, _)| ours.clone()).or_else(|| {
+            let (ours, _) = rename.iter().find(|(_, theirs)| column::is_under(source, theirs))?;
+            Some(format!("{ours}/{}", source.split_once('/')?.1))
+        });
+        let is_mapped = renamed.is_some();
+        let name = renamed.unwrap_or_else(|| source.clone());
+        if !is_mapped && rename.keys().any(|ours| *ours == name || column::is_under(&name, ours)) {
+            let theirs = rename.get(&name).or_else(|| rename.get(column::root(&name))).map_or("", String::as_str);
+            note(notes, format!("column `{source}` is not read: `[input] columns` takes {name} from `{theirs}`"));
+            continue;
+        }
+        if let Some(other) = out.iter().find(|o| clash(&o.name, &name)) {
+            let e = Error::usage(format!("found the columns {:?} and {source:?}, which are both {name}", other.source));
+            return Err(place(e.hint("name the one to read in `[input] columns`, or rename one in the files")));
+        }
+        out.push(Named { name, source: source.clone(), field: field.clone() });
+    }
+    Ok(out)
+}
+
+/// Whether two columns are the same, or one is a leaf of the other.
+fn clash(a: &str, b: &str) -> bool {
+    let below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    below(a, b) || below(b, a)
+}
+
+fn is_pandas_index(name: &str) -> bool {
+    name.strip_prefix("__index_level_")
+        .and_then(|rest| rest.strip_suffix("__"))
+        .is_some_and(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit()))
+}
+
+/// An error that lists the needed columns that are missing, what there is, and what might be meant.
+pub(super) fn check_needed(needed: &[&str], named: &[Named], fields: &Fields, file: &InputFile) -> Result<()> {
+    let missing: Vec<&str> =
+        needed.iter().copied().filter(|root| !named.iter().any(|n| column::is_under(&n.name, root))).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let plural = if missing.len() == 1 { "column" } else { "columns" };
+    let found = if fields.is_empty() { "no column".to_owned() } else { format!("the columns {}", list(fields)) };
+    let e = Error::usage(format!("missing {plural} {}: found {found}", missing.join(", "))).file(file.name.clone());
+    // What else is absent and has a likely candidate belongs in the same line of the job.
+    let map: Vec<String> = ELSEWHERE
+        .iter()
+        .filter(|(ours, _)| !named.iter().any(|n| column::is_under(&n.name, ours)))
+        .filter_map(|(ours, _)| Some(format!("{ours} = \"{}\"", candidate(ours, named)?)))
+        .collect();
+    Err(if map.is_empty() {
+        e.hint("name them in the job: `[input] columns = { obs = \"my_observations\" }`")
+    } else {
+        e.hint(format!("if these are meant: `[input] columns = {{ {} }}`", map.join(", ")))
+    })
+}
+
+/// A column that is probably ours under another tool's name.
+fn candidate<'a>(ours: &str, named: &'a [Named]) -> Option<&'a str> {
+    let (_, theirs) = ELSEWHERE.iter().find(|(name, _)| *name == ours)?;
+    theirs.iter().find_map(|wanted| {
+        named.iter().find_map(|n| {
+            // LeRobot writes `observation.state`; whole columns only, but flat leaves share a root.
+            let (whole, root) = (n.source.as_str(), column::root(&n.source));
+            if whole.eq_ignore_ascii_case(wanted) {
+                Some(whole)
+            } else if root.eq_ignore_ascii_case(wanted) {
+                Some(root)
+            } else {
+                let before_dot = whole.split_once('.').map(|(head, _)| head);
+                before_dot.is_some_and(|head| head.eq_ignore_ascii_case(wanted)).then_some(whole)
+            }
+        })
+    })
+}
+
+/// Notes for optional columns that seem to be there under another name.
+pub(super) fn suggest(named: &[Named], notes: &mut Vec<String>) {
+    for ours in [column::TERMINATEDS, column::TRUNCATEDS, column::NEXT_OBS, column::T] {
+        if named.iter().any(|n| column::is_under(&n.name, ours)) {
+            continue;
+        }
+        if let Some(theirs) = candidate(ours, named) {
+            let advice = format!("if it is {ours}, set `[input] columns = {{ {ours} = \"{theirs}\" }}`");
+            note(notes, format!("column `{theirs}` is read as a column of its own; {advice}"));
+        }
+    }
+}
+
+pub(super) fn note(notes: &mut Vec<String>, text: String) {
+    if !notes.contains(&text) {
+        notes.push(text);
+    }
+}
+
+fn list(fields: &Fields) -> String {
+    let names: Vec<&str> = fields.iter().map(|f| f.name().as_str()).collect();
+    match names.len() {
+        n if n <= 24 => names.join(", "),
+        n => format!("{} and {} more", names[..20].join(", "), n - 20),
+    }
+}
