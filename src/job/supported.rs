@@ -1,0 +1,60 @@
+//! Keys that a job may have and that this gristmill does not act on yet. Each is refused: a key that is read and
+//! ignored would be a wrong result without a word. Building a feature means removing its line here.
+
+use super::{Job, Layout, OnBadEpisode};
+use crate::error::Error;
+
+/// One error for each thing that the job asks for and that is not built yet.
+#[must_use]
+pub fn check_supported(job: &Job) -> Vec<Error> {
+    let bad_episodes = job.input.on_bad_episode != OnBadEpisode::Fail;
+    [
+        (
+            job.input.layout == Layout::Minari,
+            "input.layout",
+            "reading Minari datasets",
+            "a `steps` table says the same",
+        ),
+        (
+            job.input.where_.is_some(),
+            "input.where",
+            "choosing episodes by a predicate",
+            "filter the recording beforehand",
+        ),
+        (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
+        (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
+        (
+            !job.multi_agent.agent_to_module.is_empty(),
+            "multi_agent.agent_to_module",
+            "mapping agents to modules",
+            "a recording with a module id on every row needs no rule",
+        ),
+    ]
+    .into_iter()
+    .filter(|(asked, ..)| *asked)
+    .map(|(_, key, what, hint)| Error::usage(format!("{what} is not built yet")).job_key(key).hint(hint))
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_built_is_refused() {
+        assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
+        let job = Job::from_toml_str(
+            r#"
+            input = { paths = ["x"], layout = "minari", where = "episode_return > 1", on_bad_episode = "skip" }
+            multi_agent = { agent_to_module = { a = "b" } }
+            output = { shuffle = { seed = 7 } }
+            "#,
+        )
+        .unwrap();
+        let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
+        assert_eq!(
+            keys,
+            ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle", "multi_agent.agent_to_module"]
+        );
+    }
+}

@@ -1,0 +1,4 @@
+//! All tests that look at gristmill from outside, in one binary.
+
+mod cli;
+mod job;
