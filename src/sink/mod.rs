@@ -1,4 +1,23 @@
-//! Where train batches go.
+//! Where train batches go: shards on disk, and the directory that holds them.
+//!
+//! ```text
+//! RowGroupData ──Encoder──▶ EncodedRowGroup ──ShardWriter──▶ default_policy/part-00000.parquet ──▶ ShardInfo
+//!   columns      (any thread)     bytes       (in order)                                    rows, bytes, digest
+//! ```
+//!
+//! Encoding is a pure function of the rows, the schema and the compression, and does nearly all the work; appending
+//! copies bytes and hashes them. So the bytes of a shard do not depend on who encoded what when.
 
-pub mod ipc;
-pub mod parquet;
+mod digest;
+mod directory;
+mod file;
+mod ipc;
+mod pages;
+mod parquet;
+mod schema;
+mod shard;
+
+pub use digest::{ContentDigest, combine, file_digest};
+pub use directory::{MANIFEST, ModuleDir, OutputDir, RUN, UNFINISHED, folder_name, shard_name};
+pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};
+pub use shard::{EncodedRowGroup, Encoder, ShardInfo, ShardWriter};

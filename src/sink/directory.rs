@@ -1,0 +1,503 @@
+//! The output directory: what may be written into, what may be removed, and when it is a data set.
+//!
+//! ```text
+//!               prepare                 shards                 finish
+//!  (nothing) ────────────▶ .gristmill-unfinished ────▶ run.json, manifest.json (by rename), mark removed
+//! ```
+//!
+//! A directory with `manifest.json` is a data set; one with the mark and without a manifest is an unfinished run's. What
+//! has neither, and is not empty, is somebody else's and is never touched.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use serde::{Deserialize, Serialize};
+
+use super::file::{failed, sync_directory};
+use crate::error::{Error, Result};
+use crate::job::Format;
+
+/// The data set's description. Written last.
+pub const MANIFEST: &str = "manifest.json";
+/// Time and speed of the run that wrote the data set.
+pub const RUN: &str = "run.json";
+/// Stands in the directory of a run that has not finished.
+pub const UNFINISHED: &str = ".gristmill-unfinished";
+const MANIFEST_DRAFT: &str = ".manifest.json.draft";
+
+/// The directory of one run.
+#[derive(Debug)]
+pub struct OutputDir {
+    root: PathBuf,
+    /// Directories that got new entries.
+    touched: Mutex<BTreeSet<PathBuf>>,
+}
+
+/// The folder of one module's shards.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ModuleDir {
+    /// Path inside the data set, with `/`, as the manifest has it.
+    pub relative: String,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl ModuleDir {
+    /// Path of shard `index`, and its name in the manifest.
+    #[must_use]
+    pub fn shard(&self, index: usize, format: Format) -> (PathBuf, String) {
+        let name = shard_name(index, format);
+        (self.path.join(&name), format!("{}/{name}", self.relative))
+    }
+}
+
+/// File name of shard `index`: `part-00000.parquet`.
+#[must_use]
+pub fn shard_name(index: usize, format: Format) -> String {
+    format!("part-{index:05}.{}", format.name())
+}
+
+/// Whether `name` is one that [`shard_name`] gives.
+fn is_shard_name(name: &str) -> bool {
+    name.strip_prefix("part-").and_then(|rest| rest.split_once('.')).is_some_and(|(digits, extension)| {
+        digits.len() >= 5
+            && digits.bytes().all(|b| b.is_ascii_digit())
+            && [Format::Parquet, Format::Arrow].iter().any(|f| f.name() == extension)
+    })
+}
+
+/// The folder name of a module id: the id itself where that is a plain file name on every system, else its bytes
+/// percent-encoded where they are not.
+///
+/// ```
+/// # use gristmill::sink::folder_name;
+/// assert_eq!(folder_name("default_policy"), "default_policy");
+/// assert_eq!(folder_name("team/red"), "team%2Fred");
+/// assert_eq!(folder_name("../etc"), "%2E.%2Fetc"); // a leading dot hides, or climbs
+/// assert_eq!(folder_name("100%"), "100%25");
+/// assert_eq!(folder_name(""), "%"); // no other id gives this name
+/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken
+/// ```
+#[must_use]
+pub fn folder_name(module_id: &str) -> String {
+    use std::fmt::Write as _;
+    if module_id.is_empty() {
+        return "%".to_owned();
+    }
+    let taken = [MANIFEST, RUN].contains(&module_id) || is_shard_name(module_id);
+    let mut out = String::with_capacity(module_id.len());
+    for (i, c) in module_id.char_indices() {
+        if c.is_control() || "%/\\:*?\"<>|".contains(c) || (i == 0 && (c == '.' || taken)) {
+            let mut bytes = [0; 4];
+            for byte in c.encode_utf8(&mut bytes).bytes() {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "%{byte:02X}");
+            }
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+impl OutputDir {
+    /// Makes `path` ready for a run.
+    ///
+    /// | found | without `overwrite` | with |
+    /// |---|---|---|
+    /// | nothing | created, with its parents | the same |
+    /// | an empty directory | used | the same |
+    /// | a data set of gristmill's, or an unfinished one | refused | its files removed, the manifest first |
+    /// | that and foreign files | refused | refused, nothing removed |
+    /// | anything else | refused | refused |
+    pub fn prepare(path: &Path, overwrite: bool) -> Result<Self> {
+        let this = Self { root: path.to_owned(), touched: Mutex::default() };
+        match fs::metadata(path) {
+            Ok(meta) if !meta.is_dir() => {
+                return Err(Error::usage("found a file, expected a directory to write the data set into")
+                    .file(path.display().to_string())
+                    .hint("choose another --output"));
+            }
+            Ok(_) => {
+                let found = Found::look(path)?;
+                if !found.is_empty() {
+                    if !overwrite {
+                        return Err(found.refusal(path));
+                    }
+                    found.check_removable(path)?;
+                    this.mark()?;
+                    found.remove(path)?;
+                    return Ok(this);
+                }
+            }
+            Err(e) if e.kind() == ErrorKind::NotFound => {
+                fs::create_dir_all(path).map_err(|e| match e.kind() {
+                    ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+                        Error::usage("found a file on the way to the output directory, expected directories")
+                            .file(path.display().to_string())
+                            .hint("choose another --output")
+                    }
+                    _ => failed("create the output directory", path, &e),
+                })?;
+            }
+            Err(e) if e.kind() == ErrorKind::NotADirectory => {
+                return Err(Error::usage("found a file on the way to the output directory, expected directories")
+                    .file(path.display().to_string())
+                    .hint("choose another --output"));
+            }
+            Err(e) => return Err(failed("look into the output directory", path, &e)),
+        }
+        this.mark()?;
+        Ok(this)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Creates the folder of a module's shards: `default_policy`, or `train/default_policy` when the data is split.
+    pub fn module_dir(&self, split: Option<&str>, module_id: &str) -> Result<ModuleDir> {
+        let module = folder_name(module_id);
+        let relative = split.map_or_else(|| module.clone(), |s| format!("{}/{module}", folder_name(s)));
+        let path = relative.split('/').fold(self.root.clone(), |path, part| path.join(part));
+        fs::create_dir_all(&path).map_err(|e| failed("create the folder of a module", &path, &e))?;
+        let inside = path.ancestors().take_while(|p| p.starts_with(&self.root)).map(Path::to_owned);
+        self.touched.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(inside);
+        Ok(ModuleDir { relative, path })
+    }
+
+    /// Completes the data set: `run.json`, then `manifest.json` by rename, then the unfinished mark goes.
+    ///
+    /// Everything is on the disk before the manifest is, so a data set that has one is whole even after a power cut.
+    pub fn finish<M: Serialize, R: Serialize>(self, manifest: &M, run: &R) -> Result<()> {
+        write_json(&self.root.join(RUN), run)?;
+        let draft = self.root.join(MANIFEST_DRAFT);
+        write_json(&draft, manifest)?;
+        for directory in self.touched.lock().unwrap_or_else(std::sync::PoisonError::into_inner).iter().rev() {
+            sync_directory(directory)?;
+        }
+        let target = self.root.join(MANIFEST);
+        fs::rename(&draft, &target).map_err(|e| failed("rename the finished manifest to", &target, &e))?;
+        sync_directory(&self.root)?;
+        let mark = self.root.join(UNFINISHED);
+        fs::remove_file(&mark).map_err(|e| failed("remove", &mark, &e))?;
+        sync_directory(&self.root)
+    }
+
+    fn mark(&self) -> Result<()> {
+        let path = self.root.join(UNFINISHED);
+        let text = "gristmill is writing here, or was interrupted. `--overwrite` may remove what it wrote.\n";
+        fs::write(&path, text).map_err(|e| failed("write into the output directory", &path, &e))
+    }
+}
+
+fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
+    let mut text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::internal(format!("JSON: {e}")).file(path.display().to_string()))?;
+    text.push('\n');
+    let write = || {
+        let mut file = File::create(path)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    };
+    write().map_err(|e| failed("write", path, &e))
+}
+
+/// What of a manifest tells which files are the data set's. Read leniently: it may be another version's.
+#[derive(Debug, Deserialize)]
+struct ManifestFiles {
+    gristmill: String,
+    modules: indexmap::IndexMap<String, ModuleFiles>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ModuleFiles {
+    shards: Vec<ShardFile>,
+}
+
+#[derive(Debug, Deserialize)]
+struct ShardFile {
+    file: String,
+}
+
+/// What is in a directory.
+#[derive(Debug, Default)]
+struct Found {
+    has_manifest: bool,
+    has_mark: bool,
+    /// Files of gristmill's, relative with `/`.
+    own: Vec<String>,
+    /// Files, and whatever else, of others.
+    foreign: Vec<String>,
+    /// Folders, outer ones first.
+    folders: Vec<String>,
+}
+
+impl Found {
+    fn look(root: &Path) -> Result<Self> {
+        let mut found = Self::default();
+        let mut files = Vec::new();
+        list(root, "", &mut files, &mut found)?;
+        let at_root = |name: &str| files.iter().any(|f| f == name);
+        found.has_mark = at_root(UNFINISHED);
+        let listed = if at_root(MANIFEST) { manifest_files(root) } else { None };
+        found.has_manifest = listed.is_some();
+        let listed = listed.unwrap_or_default();
+        let ours = found.has_manifest || found.has_mark;
+        for file in files {
+            let name = file.rsplit('/').next().unwrap_or(&file);
+            let own = match file.as_str() {
+                MANIFEST => found.has_manifest,
+                RUN | MANIFEST_DRAFT | UNFINISHED => ours,
+                // An unfinished run has no list. Its shards lie in folders: `module/part` or `split/module/part`.
+                path => listed.contains(path) || (found.has_mark && path.contains('/') && is_shard_name(name)),
+            };
+            if own { found.own.push(file) } else { found.foreign.push(file) }
+        }
+        found.foreign.sort_unstable();
+        Ok(found)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.own.is_empty() && self.foreign.is_empty() && self.folders.is_empty()
+    }
+
+    fn refusal(&self, root: &Path) -> Error {
+        let what = if self.has_manifest {
+            "a data set of gristmill's".to_owned()
+        } else if self.has_mark {
+            "an unfinished data set of gristmill's (a run was interrupted, or is still writing)".to_owned()
+        } else {
+            return self.foreign_refusal(root);
+        };
+        let e =
+            Error::usage(format!("found {what}, expected an empty output directory")).file(root.display().to_string());
+        e.hint("--overwrite replaces it; or choose another --output")
+    }
+
+    fn foreign_refusal(&self, root: &Path) -> Error {
+        let names = if self.foreign.is_empty() { &self.folders } else { &self.foreign };
+        let shown: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
+        let more = names.len().saturating_sub(shown.len());
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Error::usage(format!(
+            "found files that are not gristmill's ({}{more}), expected an empty output directory",
+            shown.join(", ")
+        ))
+        .file(root.display().to_string())
+        .hint("choose another --output, or remove them yourself; gristmill removes only what it wrote")
+    }
+
+    fn check_removable(&self, root: &Path) -> Result<()> {
+        let ours = self.has_manifest || self.has_mark;
+        if ours && self.foreign.is_empty() { Ok(()) } else { Err(self.foreign_refusal(root)) }
+    }
+
+    /// Removes what is gristmill's. The manifest goes first: from then on the directory is no data set, whatever stops us.
+    fn remove(&self, root: &Path) -> Result<()> {
+        let remove = |name: &str| {
+            let path = name.split('/').fold(root.to_owned(), |path, part| path.join(part));
+            fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))
+        };
+        if self.has_manifest {
+            remove(MANIFEST)?;
+            sync_directory(root)?;
+        }
+        for file in self.own.iter().filter(|f| ![MANIFEST, UNFINISHED].contains(&f.as_str())) {
+            remove(file)?;
+        }
+        for folder in self.folders.iter().rev() {
+            let path = folder.split('/').fold(root.to_owned(), |path, part| path.join(part));
+            fs::remove_dir(&path).map_err(|e| failed("remove", &path, &e))?;
+        }
+        Ok(())
+    }
+}
+
+/// The shard files that the manifest names, if it is one of gristmill's.
+fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
+    let text = fs::read(root.join(MANIFEST)).ok()?;
+    let manifest: ManifestFiles = serde_json::from_slice(&text).ok()?;
+    if manifest.gristmill.is_empty() {
+        return None;
+    }
+    Some(manifest.modules.into_values().flat_map(|m| m.shards).map(|s| s.file).collect())
+}
+
+/// Lists files below `root`. Links and other specials are foreign, and are not followed.
+fn list(root: &Path, inside: &str, files: &mut Vec<String>, found: &mut Found) -> Result<()> {
+    let directory = if inside.is_empty() { root.to_owned() } else { root.join(inside) };
+    let entries = fs::read_dir(&directory)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|e| failed("look into", &directory, &e))?;
+    for entry in entries {
+        let kind = entry.file_type().map_err(|e| failed("look at", &entry.path(), &e))?;
+        let name = entry.file_name();
+        let relative = |name: &str| if inside.is_empty() { name.to_owned() } else { format!("{inside}/{name}") };
+        match name.to_str() {
+            Some(name) if kind.is_dir() => {
+                let folder = relative(name);
+                found.folders.push(folder.clone());
+                list(root, &folder, files, found)?;
+            }
+            Some(name) if kind.is_file() => files.push(relative(name)),
+            _ => found.foreign.push(relative(&name.to_string_lossy())),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::error::Kind;
+
+    fn write(root: &Path, files: &[&str]) {
+        for file in files {
+            let path = root.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, "x").unwrap();
+        }
+    }
+
+    fn tree(root: &Path) -> Vec<String> {
+        let mut files = Vec::new();
+        list(root, "", &mut files, &mut Found::default()).unwrap();
+        files.sort();
+        files
+    }
+
+    /// A finished data set with one shard.
+    fn data_set(root: &Path) {
+        let dir = OutputDir::prepare(root, false).unwrap();
+        let module = dir.module_dir(None, "default_policy").unwrap();
+        let (path, file) = module.shard(0, Format::Parquet);
+        fs::write(path, "x").unwrap();
+        let manifest =
+            json!({ "gristmill": "0.1.0", "modules": { "default_policy": { "shards": [{ "file": file }] } } });
+        dir.finish(&manifest, &json!({})).unwrap();
+    }
+
+    #[test]
+    fn a_new_directory_is_created_with_its_parents_and_marked_until_the_end() {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = tmp.path().join("a/b");
+        let dir = OutputDir::prepare(&root, false).unwrap();
+        assert_eq!(tree(&root), [UNFINISHED]);
+        let module = dir.module_dir(Some("train"), "p/0").unwrap();
+        assert_eq!(module.relative, "train/p%2F0");
+        assert_eq!(module.shard(7, Format::Arrow).1, "train/p%2F0/part-00007.arrow");
+        assert!(module.path.is_dir());
+        dir.finish(&json!({}), &json!({})).unwrap();
+        assert_eq!(tree(&root), [MANIFEST, RUN]);
+    }
+
+    #[test]
+    fn an_empty_directory_is_fine_and_a_file_is_not() {
+        let tmp = tempfile::tempdir().unwrap();
+        OutputDir::prepare(tmp.path(), false).unwrap();
+        let tmp = tempfile::tempdir().unwrap();
+        write(tmp.path(), &["file"]);
+        for path in [tmp.path().join("file"), tmp.path().join("file/sub"), tmp.path().join("file/sub/sub")] {
+            let e = OutputDir::prepare(&path, true).unwrap_err();
+            assert_eq!(e.kind(), Kind::Usage, "{e}");
+            assert!(e.what().starts_with("found a file"), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_data_set_is_replaced_only_on_request() {
+        let tmp = tempfile::tempdir().unwrap();
+        data_set(tmp.path());
+        let e = OutputDir::prepare(tmp.path(), false).unwrap_err();
+        assert_eq!(e.kind(), Kind::Usage);
+        assert!(e.hint_text().unwrap().contains("--overwrite"));
+        assert_eq!(tree(tmp.path()), ["default_policy/part-00000.parquet", MANIFEST, RUN]);
+        OutputDir::prepare(tmp.path(), true).unwrap();
+        assert_eq!(tree(tmp.path()), [UNFINISHED]);
+        assert!(!tmp.path().join("default_policy").exists());
+    }
+
+    #[test]
+    fn foreign_files_stop_everything_before_anything_is_removed() {
+        for foreign in
+            ["notes.txt", "default_policy/part-00001.parquet", "default_policy/notes.txt", "x/part-00000.arrow"]
+        {
+            let tmp = tempfile::tempdir().unwrap();
+            data_set(tmp.path());
+            write(tmp.path(), &[foreign]);
+            let before = tree(tmp.path());
+            let e = OutputDir::prepare(tmp.path(), true).unwrap_err();
+            assert!(e.what().contains(foreign), "{e}");
+            assert_eq!(tree(tmp.path()), before);
+        }
+    }
+
+    #[test]
+    fn an_unfinished_run_is_recognised_and_replaced() {
+        let tmp = tempfile::tempdir().unwrap();
+        write(tmp.path(), &[UNFINISHED, RUN, MANIFEST_DRAFT, "p0/part-00000.parquet", "train/p1/part-00012.arrow"]);
+        let e = OutputDir::prepare(tmp.path(), false).unwrap_err();
+        assert!(e.what().contains("unfinished"), "{e}");
+        OutputDir::prepare(tmp.path(), true).unwrap();
+        assert_eq!(tree(tmp.path()), [UNFINISHED]);
+    }
+
+    #[test]
+    fn nothing_of_gristmills_means_nothing_is_removed() {
+        for files in [&["part-00000.parquet"][..], &["data/part-00000.parquet"], &[MANIFEST], &[RUN]] {
+            let tmp = tempfile::tempdir().unwrap();
+            write(tmp.path(), files);
+            let before = tree(tmp.path());
+            let e = OutputDir::prepare(tmp.path(), true).unwrap_err();
+            assert_eq!(e.kind(), Kind::Usage);
+            assert!(e.what().contains(files[0]), "{e}");
+            assert_eq!(tree(tmp.path()), before);
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn links_are_foreign() {
+        let tmp = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        write(elsewhere.path(), &["part-00000.parquet"]);
+        write(tmp.path(), &[UNFINISHED]);
+        std::os::unix::fs::symlink(elsewhere.path(), tmp.path().join("p0")).unwrap();
+        OutputDir::prepare(tmp.path(), true).unwrap_err();
+        assert!(elsewhere.path().join("part-00000.parquet").exists());
+    }
+
+    #[test]
+    fn folder_names_are_plain_and_distinct() {
+        let ids = [
+            "p0",
+            "",
+            "%",
+            "%25",
+            ".",
+            "..",
+            "a/b",
+            "a%2Fb",
+            "a\\b",
+            "\u{7}",
+            "\u{85}",
+            "manifest.json",
+            "run.json",
+            "é x",
+        ];
+        let names: BTreeSet<String> = ids.iter().map(|id| folder_name(id)).collect();
+        assert_eq!(names.len(), ids.len());
+        for name in names {
+            assert!(!name.starts_with('.') && !name.contains('/') && !name.chars().any(char::is_control), "{name:?}");
+        }
+        assert_eq!(folder_name("é x"), "é x");
+    }
+}

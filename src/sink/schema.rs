@@ -1,0 +1,300 @@
+//! What a shard holds: its columns, and the rows of one row group.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+
+use crate::error::{Error, Result};
+use crate::tensor::{Tensor, TensorType};
+
+/// Type of one column of a shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ColumnType {
+    /// Tensors of one dtype and shape; what training reads.
+    Tensor(TensorType),
+    /// 64-bit integers that tell where a row came from (`t`, integer episode ids).
+    Int64,
+    /// Text that tells where a row came from (`eps_id`, `agent_id`).
+    Utf8,
+}
+
+impl ColumnType {
+    /// Dtype under its name in the manifest: `NumPy`'s, or `utf8`.
+    #[must_use]
+    pub const fn dtype_name(&self) -> &'static str {
+        match self {
+            Self::Tensor(ty) => ty.dtype.name(),
+            Self::Int64 => "int64",
+            Self::Utf8 => "utf8",
+        }
+    }
+
+    /// Shape of one row; empty for scalars and text.
+    #[must_use]
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Tensor(ty) => &ty.shape,
+            Self::Int64 | Self::Utf8 => &[],
+        }
+    }
+
+    /// Bytes per row in memory. For text an estimate: ids are hexadecimal digests of 32 to 36 characters as a rule.
+    fn row_bytes(&self) -> usize {
+        match self {
+            Self::Tensor(ty) => ty.row_bytes(),
+            Self::Int64 => 8,
+            Self::Utf8 => 40,
+        }
+    }
+
+    fn arrow(&self) -> DataType {
+        match self {
+            Self::Tensor(ty) if ty.shape.is_empty() => ty.dtype.arrow(),
+            // Rows of more than 2^31 elements are refused by `ShardSchema::check`.
+            Self::Tensor(ty) => {
+                DataType::FixedSizeList(element(ty), i32::try_from(ty.row_elements()).unwrap_or(i32::MAX))
+            }
+            Self::Int64 => DataType::Int64,
+            Self::Utf8 => DataType::Utf8,
+        }
+    }
+}
+
+impl fmt::Display for ColumnType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tensor(ty) => ty.fmt(f),
+            Self::Int64 | Self::Utf8 => f.write_str(self.dtype_name()),
+        }
+    }
+}
+
+/// The element of the lists of a tensor column.
+fn element(ty: &TensorType) -> FieldRef {
+    Arc::new(Field::new_list_field(ty.dtype.arrow(), true))
+}
+
+/// The columns of a module's shards, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardSchema {
+    /// Name and type of each column.
+    pub columns: Vec<(String, ColumnType)>,
+}
+
+impl ShardSchema {
+    /// A schema from its columns.
+    #[must_use]
+    pub fn new(columns: Vec<(String, ColumnType)>) -> Self {
+        Self { columns }
+    }
+
+    /// Checks what a file cannot hold: two columns of one name, rows too large for a list or a page.
+    pub fn check(&self) -> Result<()> {
+        // The largest row whose Parquet page, levels and widened values included, stays below 2^31 bytes: `pages.rs`.
+        const LARGEST_ROW: usize = 512 << 20;
+        let mut names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
+            return Err(Error::usage("found two output columns of one name").column(twice[0]));
+        }
+        for (name, ty) in &self.columns {
+            let ColumnType::Tensor(tensor) = ty else { continue };
+            let bytes = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, &d| n.checked_mul(d));
+            if bytes.is_none_or(|n| n > LARGEST_ROW) {
+                return Err(Error::usage(format!("found rows of {ty}, expected at most 512 MiB in one row"))
+                    .column(name)
+                    .hint("lower max_seq_len"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The schema in Arrow's terms. Tensors with a shape are flat fixed-size lists that carry the metadata of the
+    /// canonical extension `arrow.fixed_shape_tensor`.
+    ///
+    /// No row and no value is ever null, but the values of lists are declared nullable: that is how the extension's
+    /// storage is declared, and pyarrow takes a Parquet column of required values for a plain list.
+    ///
+    /// The metadata is written by hand: arrow-schema 60.1's `FixedShapeTensor` adds `"dim_names":null`, which pyarrow
+    /// refuses to read.
+    #[must_use]
+    pub fn arrow(&self) -> SchemaRef {
+        let field = |(name, ty): &(String, ColumnType)| {
+            let field = Field::new(name, ty.arrow(), false);
+            if ty.shape().is_empty() {
+                return field;
+            }
+            let dims: Vec<String> = ty.shape().iter().map(ToString::to_string).collect();
+            field.with_metadata(HashMap::from([
+                ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
+                ("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":[{}]}}", dims.join(","))),
+            ]))
+        };
+        Arc::new(Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()))
+    }
+
+    /// Bytes of a row in memory.
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
+        self.columns.iter().map(|(_, ty)| ty.row_bytes()).fold(0, usize::saturating_add)
+    }
+}
+
+/// Rows per row group: a function of the schema and the job only, so that bytes depend on nothing else.
+///
+/// Row groups hold about 32 MiB of raw data: large enough for compression and few seeks, small enough that several
+/// are in flight on any machine. A shard that needs more than one is cut into equal ones, without a small tail.
+///
+/// ```text
+/// rows_per_shard = 65536, 1 KiB a row = 64 MiB   ->  2 row groups of 32768 rows
+/// rows_per_shard = 65536, 100 B a row = 6.3 MiB  ->  1 row group  of 65536 rows
+/// rows_per_shard = 65536, 40 MiB a row           ->  65536 row groups of one row
+/// ```
+#[must_use]
+pub fn row_group_rows(schema: &ShardSchema, rows_per_shard: usize) -> usize {
+    const TARGET: usize = 32 << 20;
+    let most = (TARGET / schema.row_bytes().max(1)).max(1);
+    let rows_per_shard = rows_per_shard.max(1);
+    let groups = rows_per_shard.div_ceil(most);
+    rows_per_shard.div_ceil(groups)
+}
+
+/// The values of one column in one row group.
+#[derive(Debug, Clone)]
+pub enum ColumnData {
+    /// Tensors.
+    Tensor(Tensor),
+    /// `Int64` or `Utf8` without nulls.
+    Ids(ArrayRef),
+}
+
+impl ColumnData {
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Tensor(t) => t.rows(),
+            Self::Ids(a) => a.len(),
+        }
+    }
+
+    fn is_of(&self, ty: &ColumnType) -> bool {
+        match (self, ty) {
+            (Self::Tensor(t), ColumnType::Tensor(ty)) => t.ty() == ty,
+            (Self::Ids(a), ColumnType::Int64) => *a.data_type() == DataType::Int64 && a.null_count() == 0,
+            (Self::Ids(a), ColumnType::Utf8) => *a.data_type() == DataType::Utf8 && a.null_count() == 0,
+            _ => false,
+        }
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Tensor(t) => t.ty().to_string(),
+            Self::Ids(a) => format!("{} with {} nulls", a.data_type(), a.null_count()),
+        }
+    }
+
+    /// The column as Arrow, of the type that [`ShardSchema::arrow`] gives it.
+    pub(super) fn to_arrow(&self) -> Result<ArrayRef> {
+        let tensor = match self {
+            Self::Tensor(t) => t,
+            Self::Ids(a) => return Ok(Arc::clone(a)),
+        };
+        let array = tensor.to_arrow()?;
+        match array.as_fixed_size_list_opt() {
+            None => Ok(array),
+            Some(list) => {
+                let values = Arc::clone(list.values());
+                let list = FixedSizeListArray::try_new_with_length(
+                    element(tensor.ty()),
+                    list.value_length(),
+                    values,
+                    None,
+                    list.len(),
+                );
+                list.map(|l| Arc::new(l) as ArrayRef).map_err(|e| Error::internal(format!("fixed-size list: {e}")))
+            }
+        }
+    }
+}
+
+/// A complete row group: as many rows as the file's row group will have.
+#[derive(Debug, Clone)]
+pub struct RowGroupData {
+    /// Number of rows of every column.
+    pub rows: usize,
+    /// The columns, in the schema's order.
+    pub columns: Vec<ColumnData>,
+}
+
+impl RowGroupData {
+    /// Checks that the columns are those of `schema`. A mismatch is a fault of this crate, never the user's.
+    pub fn check(&self, schema: &ShardSchema) -> Result<()> {
+        if self.columns.len() != schema.columns.len() {
+            return Err(Error::internal(format!(
+                "a row group of {} columns for a schema of {}",
+                self.columns.len(),
+                schema.columns.len()
+            )));
+        }
+        for ((name, ty), data) in schema.columns.iter().zip(&self.columns) {
+            if !data.is_of(ty) || data.rows() != self.rows {
+                return Err(Error::internal(format!(
+                    "found {} rows of {}, expected {} rows of {ty}",
+                    data.rows(),
+                    data.describe(),
+                    self.rows
+                ))
+                .column(name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The elements of a fixed-size list column, for tests that read files back.
+#[cfg(test)]
+pub(super) fn tensor_of(column: &ArrayRef, ty: &TensorType) -> Tensor {
+    let flat: ArrayRef =
+        if ty.shape.is_empty() { Arc::clone(column) } else { Arc::clone(column.as_fixed_size_list().values()) };
+    Tensor::from_flat_arrow(flat.as_ref(), ty.shape.clone(), column.len()).unwrap()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::DType;
+
+    fn tensor(shape: &[usize]) -> ColumnType {
+        ColumnType::Tensor(TensorType::new(DType::Float32, shape))
+    }
+
+    #[test]
+    fn row_groups_are_equal_and_at_least_one_row() {
+        let schema = |n| ShardSchema::new(vec![("obs".into(), tensor(&[n]))]);
+        assert_eq!(row_group_rows(&schema(256), 65_536), 32_768);
+        assert_eq!(row_group_rows(&schema(25), 65_536), 65_536);
+        assert_eq!(row_group_rows(&schema(10 << 20), 65_536), 1);
+        assert_eq!(row_group_rows(&schema(4), 0), 1);
+        assert_eq!(row_group_rows(&schema(0), 10), 10);
+    }
+
+    #[test]
+    fn metadata_is_what_pyarrow_reads() {
+        let schema =
+            ShardSchema::new(vec![("obs/pos".into(), tensor(&[20, 4])), ("rewards".into(), tensor(&[]))]).arrow();
+        assert_eq!(schema.field(0).metadata()["ARROW:extension:metadata"], r#"{"shape":[20,4]}"#);
+        assert!(schema.field(1).metadata().is_empty());
+    }
+
+    #[test]
+    fn what_no_file_can_hold_is_refused() {
+        let e = ShardSchema::new(vec![("obs".into(), tensor(&[1 << 20, 1 << 20]))]).check().unwrap_err();
+        assert!(e.what().contains("at most 512 MiB"), "{e}");
+        let e = ShardSchema::new(vec![("a".into(), tensor(&[])), ("a".into(), ColumnType::Utf8)]).check().unwrap_err();
+        assert_eq!(e.place().column.as_deref(), Some("a"));
+    }
+}
