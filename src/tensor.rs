@@ -141,6 +141,16 @@ impl DType {
         candidates.find(|&c| self.embeds_in(c) && other.embeds_in(c))
     }
 
+    /// NumPy's `result_type` of two arrays: like [`Self::lossless_union`], but 64-bit integers join floats as float64
+    /// and booleans join anything.
+    #[must_use]
+    pub fn numpy_result_type(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Bool, d) | (d, Self::Bool) => d,
+            _ => self.lossless_union(other).unwrap_or(Self::Float64),
+        }
+    }
+
     /// Whether every value of `self` is a value of `other`.
     #[must_use]
     pub fn embeds_in(self, other: Self) -> bool {

@@ -1,0 +1,63 @@
+//! `AddObservationsFromEpisodesToBatch`: `obs = obs[0..L]` of every episode.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::ModuleBatch;
+use crate::column::OBS;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::episode::EpisodeBatch;
+use crate::error::Result;
+
+/// Adds the observation before each action as column `obs`; look-back observations and the last one are left out.
+///
+/// Nested observations give one column a leaf (`obs/pos`). A batch that already has `obs` is passed through.
+/// As RLlib's `connectors/common/add_observations_from_episodes_to_batch.py`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AddObservationsFromEpisodesToBatch {
+    /// Always true here: recorded data go through the learner pipeline.
+    pub as_learner_connector: bool,
+}
+
+impl Default for AddObservationsFromEpisodesToBatch {
+    fn default() -> Self {
+        Self { as_learner_connector: super::yes() }
+    }
+}
+
+impl Piece for AddObservationsFromEpisodesToBatch {
+    const NAME: &'static str = "AddObservationsFromEpisodesToBatch";
+
+    fn check(&self) -> Result<()> {
+        super::require_learner_connector(self.as_learner_connector)
+    }
+}
+
+impl Connector for AddObservationsFromEpisodesToBatch {
+    piece_boilerplate!();
+
+    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        if plan.batch.has(OBS) {
+            return Ok(());
+        }
+        let leaves: Vec<_> = plan.episodes.under(OBS).map(|(n, t)| (n.clone(), t.clone())).collect();
+        leaves.into_iter().try_for_each(|(name, ty)| plan.add_steps(&name, ty))
+    }
+
+    fn apply(
+        &self,
+        _: Context<'_>,
+        episodes: &mut EpisodeBatch,
+        batch: &mut ModuleBatch,
+        _: &mut Repairs,
+    ) -> Result<()> {
+        if batch.has(OBS) {
+            return Ok(());
+        }
+        for (name, obs) in episodes.steps.under(OBS) {
+            batch.push(&**name, obs.clone());
+        }
+        Ok(())
+    }
+}

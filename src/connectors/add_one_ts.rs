@@ -1,0 +1,144 @@
+//! `AddOneTsToEpisodesAndTruncate`: one more step for the bootstrap value.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::ModuleBatch;
+use crate::column::{LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::episode::{Columns, EpisodeBatch};
+use crate::error::{Error, Result};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+
+/// Lengthens every episode by one artificial step, so that a value function can be asked for the last observation.
+///
+/// ```text
+///               recorded            lengthened
+/// obs           o0 o1 | o2          o0 o1 o2 | o2      (after | : the observation after the last step)
+/// actions       a0 a1               a0 a1 a1           extra model outputs likewise
+/// rewards       r0 r1               r0 r1 0.0
+/// terminateds   F  end              F  end F
+/// truncateds    F  end              F  end F           `end` is True where the episode was not done
+/// loss_mask                         T  T   F
+/// ```
+///
+/// Adds `terminateds`, `truncateds` and `loss_mask` to the batch, which later pieces pass through. An episode without
+/// steps stays empty (RLlib raises an `IndexError`). As RLlib's
+/// `connectors/learner/add_one_ts_to_episodes_and_truncate.py` and `utils/postprocessing/episodes.py`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AddOneTsToEpisodesAndTruncate {}
+
+impl Piece for AddOneTsToEpisodesAndTruncate {
+    const NAME: &'static str = "AddOneTsToEpisodesAndTruncate";
+}
+
+/// Each chunk's rows of `column` and one more: `extra(builder, chunk, last row)` appends it.
+fn lengthened(episodes: &EpisodeBatch, column: &Tensor, extra: impl Fn(&mut TensorBuilder, usize, usize)) -> Tensor {
+    let mut out = TensorBuilder::with_capacity(column.ty().clone(), column.rows() + episodes.len());
+    for i in 0..episodes.len() {
+        let rows = episodes.rows(i);
+        out.extend(column, rows.start, rows.len());
+        if let Some(last) = rows.last() {
+            extra(&mut out, i, last);
+        }
+    }
+    out.finish()
+}
+
+impl Connector for AddOneTsToEpisodesAndTruncate {
+    piece_boilerplate!();
+
+    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        if !plan.episodes.last_obs {
+            return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
+                .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
+        }
+        for name in [TERMINATEDS, TRUNCATEDS, LOSS_MASK] {
+            if plan.batch.has(name) {
+                return Err(Error::usage(format!("`{name}` is in the batch already"))
+                    .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
+            }
+            plan.add_steps(name, TensorType::new(DType::Bool, []))?;
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        _: Context<'_>,
+        episodes: &mut EpisodeBatch,
+        batch: &mut ModuleBatch,
+        _: &mut Repairs,
+    ) -> Result<()> {
+        let filled: Vec<usize> = (0..episodes.len()).filter(|&i| !episodes.rows(i).is_empty()).collect();
+        for &i in &filled {
+            episodes.require_last_obs(i)?;
+            let chunk = &mut episodes.chunks[i];
+            chunk.truncated |= !chunk.terminated;
+        }
+
+        let rows = episodes.steps_len() + filled.len();
+        let [mut terminateds, mut truncateds] = [vec![false; rows], vec![false; rows]];
+        let mut mask = vec![true; rows];
+        let mut offsets = vec![0];
+        for (i, len) in episodes.lengths().enumerate() {
+            let start = offsets[i];
+            if len > 0 {
+                terminateds[start + len - 1] = episodes.chunks[i].terminated;
+                truncateds[start + len - 1] = episodes.chunks[i].truncated;
+                mask[start + len] = false;
+            }
+            offsets.push(start + len + usize::from(len > 0));
+        }
+
+        let steps: Columns = episodes
+            .steps
+            .iter()
+            .map(|(name, column)| {
+                let longer = match root(name) {
+                    OBS => {
+                        let last_obs = episodes.last_obs.get(name).cloned();
+                        lengthened(episodes, column, |out, i, _| match &last_obs {
+                            Some(last) => out.extend(last, i, 1),
+                            None => out.extend_zeros(1),
+                        })
+                    }
+                    REWARDS => lengthened(episodes, column, |out, _, _| out.extend_zeros(1)),
+                    _ => lengthened(episodes, column, |out, _, last| out.extend(column, last, 1)),
+                };
+                (Arc::clone(name), longer)
+            })
+            .collect();
+        episodes.steps = steps;
+        episodes.offsets = offsets;
+
+        batch.push(TERMINATEDS, Tensor::from_bools(terminateds));
+        batch.push(TRUNCATEDS, Tensor::from_bools(truncateds));
+        batch.push(LOSS_MASK, Tensor::from_bools(mask));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connectors::testing::{apply, episodes};
+
+    #[test]
+    fn the_figure_above() {
+        let mut eps = episodes(&[2, 0, 1]);
+        eps.chunks[2].terminated = true;
+        let out = apply(&AddOneTsToEpisodesAndTruncate {}, &mut eps).unwrap();
+        let bools = |name: &str| out.get(name).unwrap().bytes().to_vec();
+        assert_eq!(eps.offsets, [0, 3, 3, 5]);
+        assert_eq!(eps.steps.get(OBS).unwrap().values::<f32>(), [0., 1., 2., 20., 21.]);
+        assert_eq!(eps.steps.get(REWARDS).unwrap().values::<f64>(), [0., 1., 0., 20., 0.]);
+        assert_eq!(eps.steps.get("actions").unwrap().values::<i32>(), [0, 1, 1, 20, 20]);
+        assert_eq!(bools(TERMINATEDS), [0, 0, 0, 1, 0]);
+        assert_eq!(bools(TRUNCATEDS), [0, 1, 0, 0, 0]);
+        assert_eq!(bools(LOSS_MASK), [1, 1, 0, 1, 0]);
+    }
+}

@@ -1,0 +1,322 @@
+//! `AddStatesFromEpisodesToBatch`: the recurrent state before each sequence.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::{ModuleBatch, Rows, Stage};
+use crate::column::{NEXT_OBS, NEXT_STATE_IN, STATE_IN, STATE_OUT, rebase};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
+use crate::error::{Error, Result};
+use crate::job::{Compat, ModuleSettings};
+use crate::tensor::{Tensor, TensorBuilder, TensorType};
+
+/// The repair that this piece makes; see [`AddStatesFromEpisodesToBatch`].
+const UNKNOWN_STATE: &str = "state_in_of_a_chunk_without_look_back";
+
+/// Adds `state_in`, the recurrent state before the first step of each sequence, and with next observations in the
+/// batch `next_state_in`, the state after that step.
+///
+/// ```text
+/// state_out of 5 steps s0 s1 s2 s3 s4, max_seq_len = 2
+///
+///   look s0 s1 s2 s3          one to the right, the look-back state in front
+///   look    s1    s3          every second one    = state_in
+///   s0      s2    s4          every second one    = next_state_in
+/// ```
+///
+/// The look-back state is the module's initial state when the chunk starts its episode or no states were recorded,
+/// else the last state of the steps before the chunk. Where those steps are nowhere in the data, the initial state is
+/// taken and the row is counted as a repair (RLlib fails on nested states and takes the chunk's *own last* state
+/// otherwise; `compat = "rllib-2.60"` does the same). Only for stateful modules; a batch that already has `state_in`
+/// is passed through. As RLlib's `connectors/common/add_states_from_episodes_to_batch.py`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AddStatesFromEpisodesToBatch {
+    /// Always true here: recorded data go through the learner pipeline.
+    pub as_learner_connector: bool,
+}
+
+impl Default for AddStatesFromEpisodesToBatch {
+    fn default() -> Self {
+        Self { as_learner_connector: super::yes() }
+    }
+}
+
+impl Piece for AddStatesFromEpisodesToBatch {
+    const NAME: &'static str = "AddStatesFromEpisodesToBatch";
+
+    fn check(&self) -> Result<()> {
+        super::require_learner_connector(self.as_learner_connector)
+    }
+}
+
+/// One leaf of the state: where it was recorded, and one row of its initial value.
+#[derive(Debug)]
+struct StateLeaf {
+    /// `state_out`, `state_out/h`, ...
+    recorded: String,
+    /// The type of `state_in`: recorded and initial states joined as NumPy would.
+    ty: TensorType,
+    /// One row of `ty`.
+    initial: Tensor,
+}
+
+/// The leaves of the module's state, from the job's `initial_state`, else from what was recorded.
+fn state_leaves(
+    module: &ModuleSettings,
+    recorded: &dyn Fn(&str) -> Option<TensorType>,
+    names: &[String],
+) -> Result<Vec<StateLeaf>> {
+    let declared = module.initial_state.leaves();
+    let declared_names: BTreeSet<String> = declared.iter().map(|(n, _)| join(STATE_OUT, n)).collect();
+    if declared.is_empty() && names.is_empty() {
+        return Err(Error::usage("the module is stateful, but neither the job nor the data say what its state is")
+            .job_key("rl_module.initial_state")
+            .hint("give the state's shape, as the RLModule's get_initial_state() returns it: initial_state = { h = { shape = [64] }, c = { shape = [64] } }"));
+    }
+    if !declared.is_empty() && !names.is_empty() && !names.iter().all(|n| declared_names.contains(n)) {
+        let found: Vec<&str> = names.iter().map(String::as_str).collect();
+        let expected: Vec<&str> = declared_names.iter().map(String::as_str).collect();
+        return Err(Error::usage(format!(
+            "the recorded states are {}, but the job's initial_state describes {}",
+            found.join(", "),
+            expected.join(", ")
+        ))
+        .job_key("rl_module.initial_state")
+        .hint("leave initial_state out to take zeros of the recorded shapes"));
+    }
+    if declared.is_empty() {
+        let zeros = |n: &String| {
+            let ty = recorded(n).ok_or_else(|| Error::internal(format!("no recorded state {n}")))?;
+            Ok(StateLeaf { recorded: n.clone(), initial: Tensor::zeros(ty.clone(), 1), ty })
+        };
+        return names.iter().map(zeros).collect();
+    }
+    let join_types = |(leaf, spec): &(String, &crate::job::StateLeaf)| {
+        let name = join(STATE_OUT, leaf);
+        let initial =
+            spec.tensor().map_err(|e| e.job_key(format!("rl_module.initial_state.{}", leaf.replace('/', "."))))?;
+        let ty = match recorded(&name) {
+            None => initial.ty().clone(),
+            Some(ty) if ty.shape == initial.ty().shape => {
+                let dtype = ty.dtype.numpy_result_type(initial.ty().dtype);
+                ty.with_dtype(dtype)
+            }
+            Some(ty) => {
+                return Err(Error::usage(format!(
+                    "the recorded state is {ty}, the job's initial_state is {}",
+                    initial.ty()
+                ))
+                .column(name)
+                .job_key("rl_module.initial_state"));
+            }
+        };
+        Ok(StateLeaf { recorded: name, initial: initial.cast(ty.dtype)?, ty })
+    };
+    declared.iter().map(join_types).collect()
+}
+
+/// `root/leaf`, or just `root` for a state that is not nested.
+fn join(root: &str, leaf: &str) -> String {
+    if leaf.is_empty() { root.to_owned() } else { format!("{root}/{leaf}") }
+}
+
+/// The recorded state leaves, sorted by name.
+fn recorded_names(episodes: &EpisodeLayout) -> Vec<String> {
+    let mut names: Vec<String> = episodes.under(STATE_OUT).map(|(n, _)| n.to_string()).collect();
+    names.sort();
+    names
+}
+
+/// The state before chunk `i`'s first step.
+enum LookBack {
+    Initial,
+    History(usize),
+    /// RLlib's slip: the chunk's own last state.
+    OwnLast(usize),
+}
+
+fn look_back(
+    cx: Context<'_>,
+    episodes: &EpisodeBatch,
+    i: usize,
+    nested: bool,
+    repairs: &mut Repairs,
+) -> Result<LookBack> {
+    let chunk = &episodes.chunks[i];
+    if chunk.t_started == 0 {
+        return Ok(LookBack::Initial);
+    }
+    if let Some(last) = episodes.history_rows(i).last() {
+        return Ok(LookBack::History(last));
+    }
+    match cx.compat {
+        Compat::Correct => {
+            repairs.count(UNKNOWN_STATE, 1);
+            Ok(LookBack::Initial)
+        }
+        Compat::Rllib260 if nested => Err(Error::data("the chunk continues an episode but has no look-back; RLlib 2.60 raises an IndexError here")
+            .episode(chunk.id.to_string())
+            .t(chunk.t_started)
+            .hint("compat = \"correct\" takes the state from the previous chunk when it is in the data, else the initial state")),
+        Compat::Rllib260 => Ok(LookBack::OwnLast(episodes.rows(i).end - 1)),
+    }
+}
+
+impl Connector for AddStatesFromEpisodesToBatch {
+    piece_boilerplate!();
+
+    fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        if !cx.module.stateful || plan.batch.has(STATE_IN) {
+            return Ok(());
+        }
+        cx.module.seq_len()?;
+        if plan.batch.stage > Stage::Items {
+            return Err(Error::usage("the batch is joined already").hint("put this piece before BatchIndividualItems"));
+        }
+        let next = plan.batch.has(NEXT_OBS);
+        let leaves = state_leaves(cx.module, &|n| plan.episodes.get(n).cloned(), &recorded_names(plan.episodes))?;
+        for leaf in &leaves {
+            plan.batch.push(rebase(&leaf.recorded, STATE_IN), leaf.ty.clone(), Rows::Sequences);
+        }
+        for leaf in leaves.iter().filter(|_| next) {
+            // Without recorded states every next state is the initial one, so the type is that of `initial` alone.
+            let ty = plan.episodes.get(&leaf.recorded).unwrap_or(&leaf.ty).clone();
+            plan.batch.push(rebase(&leaf.recorded, NEXT_STATE_IN), ty, Rows::Sequences);
+        }
+        Ok(())
+    }
+
+    fn apply(
+        &self,
+        cx: Context<'_>,
+        episodes: &mut EpisodeBatch,
+        batch: &mut ModuleBatch,
+        repairs: &mut Repairs,
+    ) -> Result<()> {
+        if !cx.module.stateful || batch.has(STATE_IN) {
+            return Ok(());
+        }
+        let seq_len = cx.module.seq_len()?;
+        let mut names: Vec<String> = episodes.steps.under(STATE_OUT).map(|(n, _)| n.to_string()).collect();
+        names.sort();
+        let leaves = state_leaves(cx.module, &|n| episodes.steps.get(n).map(|t| t.ty().clone()), &names)?;
+        let rows: usize = episodes.lengths().map(|len| len.div_ceil(seq_len)).sum();
+        let next = batch.has(NEXT_OBS);
+
+        let nested = names.iter().any(|n| n != STATE_OUT);
+        let looks: Vec<LookBack> = (0..episodes.len())
+            .map(|i| {
+                // Chunks without steps make no row, so there is nothing to look up (nor to repair).
+                if names.is_empty() || episodes.rows(i).is_empty() {
+                    return Ok(LookBack::Initial);
+                }
+                look_back(cx, episodes, i, nested, repairs)
+            })
+            .collect::<Result<_>>()?;
+
+        let mut next_columns = Vec::new();
+        for leaf in &leaves {
+            let recorded = episodes.steps.get(&leaf.recorded);
+            let states = recorded.map(|s| s.cast(leaf.ty.dtype)).transpose()?;
+            let history = episodes.history.get(&leaf.recorded).map(|s| s.cast(leaf.ty.dtype)).transpose()?;
+            let mut state_in = TensorBuilder::with_capacity(leaf.ty.clone(), rows);
+            for (i, look) in looks.iter().enumerate() {
+                let steps = episodes.rows(i);
+                for t in (0..steps.len()).step_by(seq_len) {
+                    match (&states, look) {
+                        (None, _) | (_, LookBack::Initial) if t == 0 || states.is_none() => {
+                            state_in.extend(&leaf.initial, 0, 1)
+                        }
+                        (Some(_), LookBack::History(row)) if t == 0 => {
+                            let history =
+                                history.as_ref().ok_or_else(|| Error::internal("look-back without states"))?;
+                            state_in.extend(history, *row, 1);
+                        }
+                        (Some(states), LookBack::OwnLast(row)) if t == 0 => state_in.extend(states, *row, 1),
+                        (Some(states), _) => state_in.extend(states, steps.start + t - 1, 1),
+                        (None, _) => unreachable!("the first arm takes every case without states"),
+                    }
+                }
+            }
+            batch.push(rebase(&leaf.recorded, STATE_IN), state_in.finish());
+            if next {
+                let source = recorded.unwrap_or(&leaf.initial);
+                let mut column = TensorBuilder::with_capacity(source.ty().clone(), rows);
+                for i in 0..episodes.len() {
+                    let steps = episodes.rows(i);
+                    for t in (0..steps.len()).step_by(seq_len) {
+                        column.extend(source, if recorded.is_some() { steps.start + t } else { 0 }, 1);
+                    }
+                }
+                next_columns.push((rebase(&leaf.recorded, NEXT_STATE_IN), column.finish()));
+            }
+        }
+        for (name, column) in next_columns {
+            batch.push(name, column);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connectors::testing::{apply_with, episodes, stateful};
+    use crate::tensor::DType;
+
+    /// A state of one number: 100 + the step, look-back rows 1, 2, ...
+    fn with_states(lengths: &[usize]) -> EpisodeBatch {
+        let mut eps = episodes(lengths);
+        let states: Vec<f32> = eps.steps.get("obs").unwrap().values::<f32>().iter().map(|o| 100. + o).collect();
+        eps.steps.set("state_out", Tensor::from_values::<f32>([1], &states));
+        eps
+    }
+
+    fn state_in(eps: &mut EpisodeBatch, compat: Compat, repairs: &mut Repairs) -> Result<Vec<f32>> {
+        let settings = stateful(2);
+        let piece = AddStatesFromEpisodesToBatch::default();
+        let batch = apply_with(&piece, Context { module: &settings, compat }, eps, ModuleBatch::default(), repairs)?;
+        Ok(batch.get(STATE_IN).unwrap().values::<f32>().to_vec())
+    }
+
+    #[test]
+    fn every_seq_len_th_state_with_the_initial_one_in_front() {
+        let mut eps = with_states(&[5, 0, 2]);
+        assert_eq!(state_in(&mut eps, Compat::Correct, &mut Repairs::default()).unwrap(), [0., 101., 103., 0.]);
+    }
+
+    #[test]
+    fn a_chunk_continues_from_its_look_back() {
+        let mut eps = with_states(&[3]);
+        eps.chunks[0].t_started = 7;
+        eps.history_offsets = vec![0, 2];
+        eps.history.set("state_out", Tensor::from_values::<f32>([1], &[1., 2.]));
+        assert_eq!(state_in(&mut eps, Compat::Rllib260, &mut Repairs::default()).unwrap(), [2., 101.]);
+    }
+
+    /// RLlib 2.60 (defect V2): chunk at t = 5 with states 105..108 and no look-back gives [108, ..].
+    #[test]
+    fn a_chunk_without_look_back_never_sees_its_own_end() {
+        let (mut eps, mut repairs) = (with_states(&[4]), Repairs::default());
+        eps.chunks[0].t_started = 5;
+        assert_eq!(state_in(&mut eps.clone(), Compat::Rllib260, &mut repairs).unwrap(), [103., 101.]);
+        assert_eq!(state_in(&mut eps, Compat::Correct, &mut repairs).unwrap(), [0., 101.]);
+        assert_eq!(repairs.sorted(), [(UNKNOWN_STATE, 1)]);
+    }
+
+    #[test]
+    fn next_states_stand_one_step_later() {
+        let mut eps = with_states(&[3]);
+        let mut batch = ModuleBatch::default();
+        batch.push(NEXT_OBS, Tensor::zeros(TensorType::new(DType::Float32, [1]), 3));
+        let settings = stateful(2);
+        let cx = Context { module: &settings, compat: Compat::Correct };
+        let piece = AddStatesFromEpisodesToBatch::default();
+        let batch = apply_with(&piece, cx, &mut eps, batch, &mut Repairs::default()).unwrap();
+        assert_eq!(batch.get(NEXT_STATE_IN).unwrap().values::<f32>(), [100., 102.]);
+    }
+}
