@@ -1,0 +1,87 @@
+//! What the first pass finds out: which rows make up which episode, in which order.
+
+use std::ops::Range;
+
+use crate::episode::{EpisodeId, EpisodeLayout};
+
+/// A run of consecutive global rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// First global row.
+    pub row: u64,
+    /// Number of rows.
+    pub len: u64,
+}
+
+/// One episode (or recorded chunk of one) and where its rows lie.
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Its id.
+    pub id: EpisodeId,
+    /// Its rows in time order, as a range of [`Index::spans`]. A chunk recorded as one item is one row.
+    pub spans: Range<usize>,
+    /// Its steps.
+    pub steps: u64,
+    /// Steps of the episode before its first one.
+    pub t_started: i64,
+    /// Whether its last step ended the episode.
+    pub terminated: bool,
+    /// Whether it was cut short after its last step.
+    pub truncated: bool,
+    /// A row that holds only the observation after the last step.
+    pub tail: Option<u64>,
+    /// A row with the chunk before this one, for the state and the frames that this one lacks.
+    pub history: Option<u64>,
+}
+
+impl Entry {
+    /// Every global row that is needed to put the entry together.
+    pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
+        let extra = self.tail.into_iter().chain(self.history).map(|row| Span { row, len: 1 });
+        spans[self.spans.clone()].iter().copied().chain(extra)
+    }
+}
+
+/// What was odd about the input, counted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Oddities {
+    /// Rows (or items) recorded a second time and dropped.
+    pub duplicate_rows: u64,
+    /// Episodes (or chunks) of which rows were dropped as duplicates.
+    pub duplicate_episodes: u64,
+    /// Episodes whose last row is neither terminated nor truncated and that no chunk continues.
+    pub unfinished_episodes: u64,
+    /// Unfinished episodes that the job drops.
+    pub dropped_unfinished_episodes: u64,
+    /// The steps of those.
+    pub dropped_unfinished_steps: u64,
+    /// Episodes without a step.
+    pub empty_episodes: u64,
+}
+
+/// The result of the first pass.
+#[derive(Debug, Clone, Default)]
+pub struct Index {
+    /// Episodes and chunks in output order.
+    pub entries: Vec<Entry>,
+    /// Their rows; see [`Entry::spans`].
+    pub spans: Vec<Span>,
+    /// Names and types of the episodes' columns.
+    pub layout: EpisodeLayout,
+    /// What was odd.
+    pub oddities: Oddities,
+    /// Sentences for the report.
+    pub notes: Vec<String>,
+    /// Episodes as recorded, before the job's rules dropped any.
+    pub episodes_read: u64,
+    /// Steps as recorded, before the job's rules dropped any.
+    pub steps_read: u64,
+}
+
+impl Index {
+    /// Steps of all entries.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.entries.iter().map(|e| e.steps).sum()
+    }
+}

@@ -1,0 +1,424 @@
+//! Layout `rllib-episodes`: one row a chunk, the whole chunk as msgpack.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, AsArray, LargeBinaryArray, RecordBatch};
+use arrow::datatypes::DataType;
+use rayon::prelude::*;
+
+use super::blocks::{Block, BlockData, Blocks};
+use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
+use super::file::InputFile;
+use super::index::{Entry, Index, Span};
+use super::rows::{RowGroupRef, RowMap};
+use super::{BlockIter, IndexOptions, Noticed, Source};
+use crate::column::{ACTIONS, OBS, REWARDS, root};
+use crate::episode::{Chunk, EpisodeBatch, EpisodeId, EpisodeLayout};
+use crate::error::{Error, Result};
+use crate::job::{Compat, Duplicates, Unfinished};
+use crate::progress::{Progress, Step};
+use crate::tensor::{TensorBuilder, TensorType};
+
+/// Bytes of items per batch in the first pass.
+const SCAN_BYTES: usize = 8 << 20;
+
+/// Recordings of RLlib's `output_write_episodes = True`.
+#[derive(Debug)]
+pub struct ItemsSource {
+    recognised: String,
+    rows: RowMap,
+    column: String,
+}
+
+/// An item's header and its global row.
+type Headers = Vec<(u64, ItemHeader)>;
+
+impl ItemsSource {
+    /// A source over the items in `column` of all files.
+    #[must_use]
+    pub fn new(recognised: String, rows: RowMap, column: String) -> Self {
+        Self { recognised, rows, column }
+    }
+
+    /// The items of a row group in batches of about `bytes`, each with the global number of its first row.
+    fn items(
+        &self,
+        group: RowGroupRef,
+        bytes: usize,
+    ) -> Result<impl Iterator<Item = Result<(u64, LargeBinaryArray)>> + use<>> {
+        let file = Arc::clone(&self.rows.files()[group.file]);
+        let column = self.column.clone();
+        let per_row = file.row_groups[group.row_group].bytes / group.rows.max(1);
+        let batch_rows = (bytes / usize::try_from(per_row).unwrap_or(usize::MAX).max(1)).clamp(1, 65_536);
+        let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
+        let batches =
+            file.read(group.row_group, std::slice::from_ref(&column), batch_rows).map_err(|e| place(&file, e))?;
+        let mut row = group.first_row;
+        Ok(batches.map(move |batch| {
+            let items = batch.and_then(|b| binary(&b, &column)).map_err(|e| place(&file, e))?;
+            let first = row;
+            row += items.len() as u64;
+            Ok((first, items))
+        }))
+    }
+
+    /// Headers and leaf types of one row group.
+    fn scan(&self, group: RowGroupRef, progress: &dyn Progress) -> Result<(LeafTypes, Headers)> {
+        let (mut types, mut headers) = (LeafTypes::default(), Vec::new());
+        for batch in self.items(group, SCAN_BYTES)? {
+            let (first, items) = batch?;
+            for (i, item) in items.iter().enumerate() {
+                let row = first + i as u64;
+                let item = item.ok_or_else(|| self.rows.locate(row, null_item(&self.column)))?;
+                let header = episode_state::scan(item, &mut types).map_err(|e| self.rows.locate(row, e))?;
+                headers.push((row, header));
+            }
+            progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
+        }
+        Ok((types, headers))
+    }
+
+    /// The content hashes of some rows, by row.
+    fn hashes(&self, mut rows: Vec<u64>) -> Result<HashMap<u64, u128>> {
+        rows.sort_unstable();
+        rows.dedup();
+        let wanted = |g: &&RowGroupRef| {
+            let at = rows.partition_point(|&r| r < g.first_row);
+            rows.get(at).is_some_and(|&r| r < g.first_row + g.rows)
+        };
+        let groups: Vec<RowGroupRef> = self.rows.groups().iter().filter(wanted).copied().collect();
+        let parts: Vec<Vec<(u64, u128)>> = groups
+            .par_iter()
+            .map(|g| {
+                let mut out = Vec::new();
+                for batch in self.items(*g, SCAN_BYTES)? {
+                    let (first, items) = batch?;
+                    for (i, item) in items.iter().enumerate() {
+                        let row = first + i as u64;
+                        if let (Some(item), Ok(_)) = (item, rows.binary_search(&row)) {
+                            out.push((row, episode_state::content_hash(item).map_err(|e| self.rows.locate(row, e))?));
+                        }
+                    }
+                }
+                Ok(out)
+            })
+            .collect::<Result<_>>()?;
+        Ok(parts.into_iter().flatten().collect())
+    }
+
+    /// Which items repeat an earlier one, by position in `headers`.
+    ///
+    /// # Errors
+    /// If two items of one episode and start differ (unless RLlib's behaviour is asked for, which takes both).
+    fn repeated(&self, headers: &Headers, options: IndexOptions) -> Result<Vec<bool>> {
+        let mut same_start: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
+        for (i, (_, header)) in headers.iter().enumerate() {
+            same_start.entry((&header.id, header.t_started)).or_default().push(i);
+        }
+        // In the order of the items, not of the map.
+        let group_of = |i: usize| &same_start[&(headers[i].1.id.as_str(), headers[i].1.t_started)];
+        let suspects: Vec<u64> = (0..headers.len()).filter(|&i| group_of(i).len() > 1).map(|i| headers[i].0).collect();
+        let mut out = vec![false; headers.len()];
+        if suspects.is_empty() || options.duplicates == Duplicates::Keep {
+            return Ok(out);
+        }
+        let hashes = self.hashes(suspects)?;
+        for i in 0..headers.len() {
+            let (row, header) = &headers[i];
+            let earlier: Vec<usize> = group_of(i).iter().copied().filter(|&j| j < i && !out[j]).collect();
+            if earlier.iter().any(|&j| hashes[&headers[j].0] == hashes[row]) {
+                if options.duplicates == Duplicates::Fail {
+                    let error = Error::data("the item repeats an earlier one")
+                        .episode(header.id.clone())
+                        .t(header.t_started)
+                        .hint("`input.duplicates = \"drop\"` keeps one of each");
+                    return Err(self.rows.locate(*row, error));
+                }
+                out[i] = true;
+            } else if options.compat == Compat::Correct
+                && header.len > 0
+                && let Some(&j) = earlier.iter().find(|&&j| headers[j].1.len > 0)
+            {
+                let error = Error::data(format!(
+                    "two items of the episode start at the same step and differ ({} and {} steps; the other: {})",
+                    header.len,
+                    headers[j].1.len,
+                    self.rows.describe(headers[j].0)
+                ))
+                .episode(header.id.clone())
+                .t(header.t_started)
+                .hint("give every episode its own id; identical items would have been dropped as duplicates");
+                return Err(self.rows.locate(*row, error));
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn null_item(column: &str) -> Error {
+    Error::data("found null, expected a msgpack item").column(column)
+}
+
+/// A column of items, whichever binary type it has.
+fn binary(batch: &RecordBatch, column: &str) -> Result<LargeBinaryArray> {
+    let array = batch.column_by_name(column).ok_or_else(|| Error::usage("the column is missing").column(column))?;
+    let cast = arrow::compute::cast(array, &DataType::LargeBinary)
+        .map_err(|e| Error::usage(format!("found {}, expected binary: {e}", array.data_type())).column(column))?;
+    cast.as_binary_opt::<i64>().cloned().ok_or_else(|| Error::internal("a cast to binary that is not"))
+}
+
+/// The step columns in canonical order.
+fn layout(types: &LeafTypes) -> Result<EpisodeLayout> {
+    let all: Vec<_> = types.iter().collect();
+    if let Some((name, leaf)) = all.iter().find(|(n, leaf)| root(n) != OBS && leaf.in_items != types.items()) {
+        let (count, items) = (leaf.in_items, types.items());
+        return Err(Error::usage(format!("the column is recorded in {count} of {items} items that have steps"))
+            .column(name.as_str())
+            .hint("convert recordings with different columns one by one"));
+    }
+    let rank = |name: &str| match root(name) {
+        OBS => 0,
+        ACTIONS => 1,
+        REWARDS => 2,
+        _ => 3,
+    };
+    let mut steps: Vec<(Arc<str>, TensorType)> = all.into_iter().map(|(n, leaf)| (n.into(), leaf.ty)).collect();
+    steps.sort_by_key(|(n, _)| rank(n)); // stable: inside a root the recorded order stays
+    Ok(EpisodeLayout { steps, last_obs: true })
+}
+
+impl Source for ItemsSource {
+    fn recognised(&self) -> &str {
+        &self.recognised
+    }
+
+    fn notes(&self) -> &[String] {
+        &[]
+    }
+
+    fn rows(&self) -> &RowMap {
+        &self.rows
+    }
+
+    fn rows_are_steps(&self) -> bool {
+        false
+    }
+
+    fn peek(&self) -> Result<EpisodeLayout> {
+        for group in self.rows.groups() {
+            let (types, headers) = self.scan(*group, &crate::progress::Silent)?;
+            if headers.iter().any(|(_, h)| h.len > 0) {
+                return layout(&types);
+            }
+        }
+        Ok(EpisodeLayout { steps: Vec::new(), last_obs: true })
+    }
+
+    fn index(&self, options: IndexOptions, progress: &dyn Progress) -> Result<Index> {
+        let (mut types, mut headers) = (LeafTypes::default(), Vec::new());
+        let scanned: Vec<_> = self.rows.groups().par_iter().map(|g| self.scan(*g, progress)).collect();
+        for (group, part) in self.rows.groups().iter().zip(scanned) {
+            let (part_types, part_headers) = part?;
+            types.merge(&part_types).map_err(|e| self.rows.locate(group.first_row, e))?;
+            headers.extend(part_headers);
+        }
+        let mut index = Index { layout: layout(&types)?, ..Index::default() };
+        index.episodes_read = headers.len() as u64;
+        index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
+        index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
+
+        let repeated = self.repeated(&headers, options)?;
+        let mut kept = Vec::with_capacity(headers.len());
+        for ((row, header), repeated) in headers.into_iter().zip(repeated) {
+            if repeated {
+                index.oddities.duplicate_rows += header.len as u64;
+                index.oddities.duplicate_episodes += 1;
+            } else {
+                kept.push((row, header));
+            }
+        }
+        let mut chunks = chunks_of(&kept);
+        if options.compat == Compat::Correct {
+            self.in_time_order(&mut kept, &mut chunks)?;
+        }
+        self.entries(&kept, &chunks, options, &mut index)?;
+        Ok(index)
+    }
+
+    fn read(&self, group: RowGroupRef, _: &EpisodeLayout, block_bytes: usize) -> Result<BlockIter> {
+        Ok(Box::new(self.items(group, block_bytes)?.map(|batch| {
+            let (first_row, items) = batch?;
+            let bytes = items.value_data().len();
+            Ok(Block { first_row, rows: items.len() as u64, bytes, data: BlockData::Items(items) })
+        })))
+    }
+
+    fn assemble(&self, index: &Index, entries: &[Entry], blocks: &Blocks, _: &mut Noticed) -> Result<EpisodeBatch> {
+        let leaves: Vec<(String, TensorType)> =
+            index.layout.steps.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
+        let mut decoder = ItemDecoder::new(leaves.clone())?;
+        let mut donors = ItemDecoder::new(leaves)?;
+        let mut batch = EpisodeBatch { offsets: vec![0], history_offsets: vec![0], ..EpisodeBatch::default() };
+        // For each chunk, the row of `donors` that stands in for the look-back it lacks.
+        let mut donor_rows: Vec<Option<usize>> = Vec::with_capacity(entries.len());
+        let (mut steps, mut donated) = (0, 0);
+        for entry in entries {
+            let row = index.spans[entry.spans.start].row;
+            steps += self.decode(&mut decoder, blocks, row, entry)?.len;
+            batch.offsets.push(steps);
+            let mut donor = None;
+            if let Some(row) = entry.history {
+                donated += self.decode(&mut donors, blocks, row, entry)?.len;
+                donor = donated.checked_sub(1);
+            }
+            donor_rows.push(donor);
+            batch.chunks.push(Chunk {
+                id: entry.id.clone(),
+                agent_id: None,
+                t_started: entry.t_started,
+                terminated: entry.terminated,
+                truncated: entry.truncated,
+                has_last_obs: true,
+            });
+        }
+        let (own, donors) = (decoder.finish(), donors.finish());
+        // Buffers of one item may look back differently far; what all of them have is the chunk's look-back.
+        let look_backs: Vec<usize> = donor_rows
+            .iter()
+            .enumerate()
+            .map(|(i, donor)| match donor {
+                Some(_) => 1,
+                None => own.iter().map(|(_, leaf)| leaf.items[i].history as usize).min().unwrap_or(0),
+            })
+            .collect();
+        for (i, len) in look_backs.iter().enumerate() {
+            batch.history_offsets.push(batch.history_offsets[i] + len);
+        }
+        for ((name, own), (_, donor)) in own.into_iter().zip(donors) {
+            let name: Arc<str> = name.into();
+            let mut history = TensorBuilder::with_capacity(own.history.ty().clone(), look_backs.iter().sum());
+            let mut end = 0;
+            for ((counts, donor_row), &len) in own.items.iter().zip(&donor_rows).zip(&look_backs) {
+                end += counts.history as usize;
+                match donor_row {
+                    Some(row) => history.extend(&donor.steps, *row, 1),
+                    None => history.extend(&own.history, end - len, len),
+                }
+            }
+            batch.history.set(Arc::clone(&name), history.finish());
+            if root(&name) == OBS {
+                batch.last_obs.set(Arc::clone(&name), own.last);
+            }
+            batch.steps.set(name, own.steps);
+        }
+        Ok(batch)
+    }
+}
+
+/// The positions of each episode's items, by episode in order of first appearance.
+fn chunks_of(headers: &Headers) -> Vec<Vec<usize>> {
+    let mut number: HashMap<&str, usize> = HashMap::new();
+    let mut out: Vec<Vec<usize>> = Vec::new();
+    for (i, (_, header)) in headers.iter().enumerate() {
+        let next = out.len();
+        let n = *number.entry(&header.id).or_insert(next);
+        if n == next {
+            out.push(Vec::new());
+        }
+        out[n].push(i);
+    }
+    out
+}
+
+impl ItemsSource {
+    fn decode(&self, decoder: &mut ItemDecoder, blocks: &Blocks, row: u64, entry: &Entry) -> Result<ItemHeader> {
+        let (block, at) = blocks.row(row)?;
+        let BlockData::Items(items) = &block.data else { return Err(Error::internal("a block of steps among items")) };
+        decoder.decode(items.value(at)).map_err(|e| self.rows.locate(row, e).episode(entry.id.to_string()))
+    }
+
+    /// Puts chunks that were recorded out of time order into it: they change places among themselves, so that
+    /// everything else stays in file order.
+    fn in_time_order(&self, headers: &mut Headers, chunks: &mut [Vec<usize>]) -> Result<()> {
+        for places in chunks.iter().filter(|p| p.len() > 1) {
+            let mut sorted: Vec<(u64, ItemHeader)> = places.iter().map(|&i| headers[i].clone()).collect();
+            sorted.sort_by_key(|(row, h)| (h.t_started, h.len, *row));
+            for pair in sorted.windows(2) {
+                let (before, after) = (&pair[0].1, &pair[1].1);
+                let end = before.t_started.saturating_add(i64::try_from(before.len).unwrap_or(i64::MAX));
+                if after.t_started < end && after.len > 0 && before.t_started != after.t_started {
+                    let error = Error::data(format!(
+                        "the item covers steps from {}, but another one of the episode goes on to step {} ({})",
+                        after.t_started,
+                        end - 1,
+                        self.rows.describe(pair[0].0)
+                    ))
+                    .episode(after.id.clone())
+                    .t(after.t_started)
+                    .hint("chunks of an episode must follow one another");
+                    return Err(self.rows.locate(pair[1].0, error));
+                }
+            }
+            for (&place, item) in places.iter().zip(sorted) {
+                headers[place] = item;
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(
+        &self,
+        headers: &Headers,
+        chunks: &[Vec<usize>],
+        options: IndexOptions,
+        index: &mut Index,
+    ) -> Result<()> {
+        let mut entries: Vec<Option<Entry>> = vec![None; headers.len()];
+        for places in chunks {
+            let end_of = |h: &ItemHeader| h.t_started.saturating_add(i64::try_from(h.len).unwrap_or(i64::MAX));
+            let last = places.iter().copied().max_by_key(|&i| (end_of(&headers[i].1), i)).unwrap_or(0);
+            let (last_row, last_header) = &headers[last];
+            let unfinished =
+                !(last_header.terminated || last_header.truncated) && places.iter().any(|&i| headers[i].1.len > 0);
+            index.oddities.unfinished_episodes += u64::from(unfinished);
+            if unfinished && options.unfinished == Unfinished::Fail {
+                let error = Error::data("the episode's last step is neither terminated nor truncated")
+                    .episode(last_header.id.clone())
+                    .hint("`input.unfinished` = \"keep\", \"truncate\" or \"drop\" says what to do with such episodes");
+                return Err(self.rows.locate(*last_row, error));
+            }
+            if unfinished && options.unfinished == Unfinished::Drop {
+                index.oddities.dropped_unfinished_episodes += 1;
+                index.oddities.dropped_unfinished_steps += places.iter().map(|&i| headers[i].1.len as u64).sum::<u64>();
+                continue;
+            }
+            for &i in places {
+                let header = &headers[i].1;
+                let before =
+                    places.iter().map(|&j| &headers[j]).find(|(_, h)| h.len > 0 && end_of(h) == header.t_started);
+                let lacks = options.compat == Compat::Correct && header.t_started > 0 && header.lookback == 0;
+                entries[i] = Some(Entry {
+                    id: EpisodeId::Str(header.id.as_str().into()),
+                    spans: i..i + 1, // of a list with one span an item; see below
+                    steps: header.len as u64,
+                    t_started: header.t_started,
+                    terminated: header.terminated,
+                    truncated: header.truncated
+                        || (unfinished && i == last && options.unfinished == Unfinished::Truncate),
+                    tail: None,
+                    history: before.filter(|_| lacks).map(|(row, _)| *row),
+                });
+            }
+        }
+        index.spans = headers.iter().map(|(row, _)| Span { row: *row, len: 1 }).collect();
+        index.entries = entries.into_iter().flatten().collect();
+        Ok(())
+    }
+}
+
+/// Whether a batch's column could hold items.
+#[must_use]
+pub fn is_item_type(ty: &DataType) -> bool {
+    matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
+}

@@ -1,0 +1,102 @@
+//! Which layout the files are in, and the source for it.
+
+use std::sync::Arc;
+
+use super::Source;
+use super::file::{InputFile, discover};
+use super::items::{ItemsSource, is_item_type};
+use super::rows::RowMap;
+use super::schema;
+use super::steps::StepsSource;
+use crate::column;
+use crate::error::{Error, Result};
+use crate::job::{Job, Layout};
+
+/// The column of `rllib-episodes`.
+const ITEM: &str = "item";
+
+/// RLlib's column format has all of these (`offline_env_runner.py`, `_map_episodes_to_data`).
+const RLLIB_COLUMNS: [&str; 9] = [
+    column::EPS_ID,
+    column::AGENT_ID,
+    column::MODULE_ID,
+    column::OBS,
+    column::ACTIONS,
+    column::REWARDS,
+    column::NEXT_OBS,
+    column::TERMINATEDS,
+    column::TRUNCATEDS,
+];
+
+/// Opens the job's input.
+///
+/// # Errors
+/// If a file is missing or damaged, or the layout cannot be told or does not fit.
+pub fn open(job: &Job) -> Result<Box<dyn Source>> {
+    let paths = discover(&job.input.paths, &job.base)?;
+    let files = paths.iter().map(|p| InputFile::open_in(p, &job.base).map(Arc::new)).collect::<Result<Vec<_>>>()?;
+    let rows = RowMap::new(files);
+    if rows.rows() == 0 {
+        return Err(Error::usage(format!("found no rows in {} file(s)", rows.files().len()))
+            .file(rows.files().first().map_or_else(String::new, |f| f.name.clone()))
+            .hint("a recorder that was stopped before its first write leaves such files"));
+    }
+    let (layout, why) = recognise(job, &rows)?;
+    match layout {
+        Layout::RllibEpisodes => {
+            let column = job.input.columns.get(ITEM).map_or(ITEM, String::as_str).to_owned();
+            for file in rows.files() {
+                check_items(file, &column)?;
+            }
+            Ok(Box::new(ItemsSource::new(why, rows, column)))
+        }
+        _ => {
+            let unified = schema::unify(rows.files(), &job.input.columns)?;
+            Ok(Box::new(StepsSource::new(why, rows, unified)?))
+        }
+    }
+}
+
+fn check_items(file: &InputFile, column: &str) -> Result<()> {
+    let there = || file.schema.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>().join(", ");
+    match file.schema.column_with_name(column) {
+        Some((_, field)) if is_item_type(field.data_type()) => Ok(()),
+        Some((_, field)) => Err(Error::usage(format!("found {}, expected binary msgpack items", field.data_type()))
+            .file(file.name.clone())
+            .column(column)),
+        None => Err(Error::usage(format!(
+            "layout rllib-episodes needs a binary column `{column}`; the file has {}",
+            there()
+        ))
+        .file(file.name.clone())
+        .hint("`input.layout = \"auto\"` recognises the layout from the columns")),
+    }
+}
+
+/// The layout and a sentence that says why.
+fn recognise(job: &Job, rows: &RowMap) -> Result<(Layout, String)> {
+    let named = |what: &str| format!("{what} (as the job says)");
+    match job.input.layout {
+        Layout::RllibEpisodes => return Ok((Layout::RllibEpisodes, named("rllib-episodes"))),
+        Layout::RllibColumns => return Ok((Layout::RllibColumns, named("rllib-columns"))),
+        Layout::Steps => return Ok((Layout::Steps, named("steps"))),
+        Layout::Minari => {
+            return Err(Error::usage("layout minari is not built yet").job_key("input.layout"));
+        }
+        Layout::Auto => {}
+    }
+    let file = rows.files().iter().find(|f| f.rows() > 0).unwrap_or(&rows.files()[0]);
+    let user_name = |canonical: &'static str| job.input.columns.get(canonical).map_or(canonical, String::as_str);
+    let type_of = |name: &str| file.schema.column_with_name(name).map(|(_, f)| f.data_type());
+    let has = |canonical: &'static str| file.schema.column_with_name(user_name(canonical)).is_some();
+    if type_of(user_name(ITEM)).is_some_and(is_item_type) && !has(column::OBS) {
+        return Ok((Layout::RllibEpisodes, format!("rllib-episodes (a binary column `{}`)", user_name(ITEM))));
+    }
+    if RLLIB_COLUMNS.into_iter().all(has) && !has(column::T) {
+        return Ok((
+            Layout::RllibColumns,
+            "rllib-columns (RLlib's columns from eps_id to truncateds, and no t)".to_owned(),
+        ));
+    }
+    Ok((Layout::Steps, "steps (one row a step)".to_owned()))
+}

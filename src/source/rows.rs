@@ -1,0 +1,91 @@
+//! One numbering of all rows of all input files.
+//!
+//! ```text
+//! file 0                    file 1
+//! row group 0 | 1           row group 0
+//! 0 .. 99     | 100 .. 149  150 .. 199        global row
+//! ```
+
+use std::sync::Arc;
+
+use super::file::InputFile;
+use crate::error::Error;
+
+/// A row group, by file and number inside the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowGroupRef {
+    /// Index of the file in the source.
+    pub file: usize,
+    /// Number of the row group in the file.
+    pub row_group: usize,
+    /// Global number of its first row.
+    pub first_row: u64,
+    /// Its rows.
+    pub rows: u64,
+}
+
+/// Every row group of every file, in dataset order.
+#[derive(Debug, Clone)]
+pub struct RowMap {
+    files: Vec<Arc<InputFile>>,
+    groups: Vec<RowGroupRef>,
+    rows: u64,
+}
+
+impl RowMap {
+    /// Numbers the rows of `files` in their order.
+    #[must_use]
+    pub fn new(files: Vec<Arc<InputFile>>) -> Self {
+        let (mut groups, mut rows) = (Vec::new(), 0);
+        for (file, input) in files.iter().enumerate() {
+            for (row_group, group) in input.row_groups.iter().enumerate() {
+                let n = group.rows as u64;
+                if n > 0 {
+                    groups.push(RowGroupRef { file, row_group, first_row: rows, rows: n });
+                }
+                rows += n;
+            }
+        }
+        Self { files, groups, rows }
+    }
+
+    /// The files.
+    #[must_use]
+    pub fn files(&self) -> &[Arc<InputFile>] {
+        &self.files
+    }
+
+    /// The row groups that have rows.
+    #[must_use]
+    pub fn groups(&self) -> &[RowGroupRef] {
+        &self.groups
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub const fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The row group of a global row.
+    #[must_use]
+    pub fn group_of(&self, row: u64) -> Option<&RowGroupRef> {
+        let after = self.groups.partition_point(|g| g.first_row <= row);
+        after.checked_sub(1).map(|i| &self.groups[i])
+    }
+
+    /// Adds file, row group and row inside the file to an error about a global row.
+    #[must_use]
+    pub fn locate(&self, row: u64, error: Error) -> Error {
+        let Some(group) = self.group_of(row) else { return error };
+        let file = &self.files[group.file];
+        let in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
+        error.file(file.name.clone()).row_group(group.row_group).row(in_file)
+    }
+
+    /// "file, row n" of a global row, for reports.
+    #[must_use]
+    pub fn describe(&self, row: u64) -> String {
+        self.locate(row, Error::data("")).place().to_string()
+    }
+}

@@ -1,0 +1,187 @@
+//! First pass over step rows: runs of rows that are certainly one piece of one episode.
+//!
+//! ```text
+//! row      0  1  2  3  4  5  6  7  8        a run ends where
+//! eps_id   a  a  a  b  b  a  a  a  a          the episode changes        (2|3, 4|5)
+//! t        0  1  2  0  1  3  4  6  7          t does not go on by one    (6|7)
+//! done     .  .  .  .  x  .  .  .  .          the episode is over        (4|5)
+//! run      0--------  1--- 2--- 3---          the action is null         (a run of its own)
+//!                                             t is not recorded and the file ends
+//! ```
+
+use std::collections::HashMap;
+
+use super::index::Span;
+use crate::episode::EpisodeId;
+
+/// Flags of a run's last row.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Done {
+    /// The episode terminated.
+    pub terminated: bool,
+    /// The episode was truncated.
+    pub truncated: bool,
+}
+
+impl Done {
+    /// Whether the episode is over.
+    #[must_use]
+    pub const fn any(self) -> bool {
+        self.terminated || self.truncated
+    }
+}
+
+/// Consecutive rows of one episode; see the module's figure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Which episode: an index of [`Runs::ids`].
+    pub episode: usize,
+    /// Its rows.
+    pub span: Span,
+    /// `t` of the first row; 0 where `t` is not recorded.
+    pub t: i64,
+    /// Flags of the last row.
+    pub done: Done,
+    /// The row has a null action: it holds only the observation after the last step.
+    pub tail: bool,
+}
+
+/// One row as the first pass sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct ScanRow {
+    /// Global row.
+    pub row: u64,
+    /// `t`, where recorded.
+    pub t: Option<i64>,
+    /// Flags.
+    pub done: Done,
+    /// Null action.
+    pub tail: bool,
+}
+
+/// The runs of a stretch of rows, with the ids of their episodes in order of first appearance.
+#[derive(Debug, Default)]
+pub struct Runs {
+    /// Episode ids in order of first appearance.
+    pub ids: Vec<EpisodeId>,
+    numbers: HashMap<EpisodeId, usize>,
+    /// The runs in row order.
+    pub runs: Vec<Run>,
+}
+
+impl Runs {
+    /// The number of an episode, new or known.
+    pub fn number(&mut self, id: &EpisodeId) -> usize {
+        if let Some(run) = self.runs.last()
+            && self.ids[run.episode] == *id
+        {
+            return run.episode;
+        }
+        if let Some(&n) = self.numbers.get(id) {
+            return n;
+        }
+        let n = self.ids.len();
+        self.ids.push(id.clone());
+        self.numbers.insert(id.clone(), n);
+        n
+    }
+
+    /// Adds a row of episode number `episode`.
+    pub fn push_row(&mut self, episode: usize, row: ScanRow) {
+        let run =
+            Run { episode, span: Span { row: row.row, len: 1 }, t: row.t.unwrap_or(0), done: row.done, tail: row.tail };
+        self.push(run, row.t.is_some());
+    }
+
+    /// Adds a run, joined to the one before it where it goes on.
+    fn push(&mut self, run: Run, timed: bool) {
+        if let Some(last) = self.runs.last_mut() {
+            let end = last.span.row + last.span.len;
+            let end_t = last.t.saturating_add(i64::try_from(last.span.len).unwrap_or(i64::MAX));
+            let goes_on =
+                last.episode == run.episode && end == run.span.row && !last.done.any() && !last.tail && !run.tail;
+            if goes_on && (!timed || end_t == run.t) {
+                last.span.len += run.span.len;
+                last.done = run.done;
+                return;
+            }
+        }
+        self.runs.push(run);
+    }
+
+    /// Appends the runs of the rows that follow. `seam` forbids joining across it (a new file without `t`).
+    pub fn append(&mut self, other: &Self, timed: bool, seam: bool) {
+        let map: Vec<usize> = other.ids.iter().map(|id| self.number(id)).collect();
+        for (i, run) in other.runs.iter().enumerate() {
+            let run = Run { episode: map[run.episode], ..*run };
+            if seam && i == 0 { self.runs.push(run) } else { self.push(run, timed) }
+        }
+    }
+
+    /// The runs of each episode, in row order: `(runs, offsets)`, episode `e` owning `runs[offsets[e]..offsets[e+1]]`.
+    #[must_use]
+    pub fn by_episode(&self) -> (Vec<Run>, Vec<usize>) {
+        let mut offsets = vec![0; self.ids.len() + 1];
+        for run in &self.runs {
+            offsets[run.episode + 1] += 1;
+        }
+        for i in 1..offsets.len() {
+            offsets[i] += offsets[i - 1];
+        }
+        let mut sorted = self.runs.clone();
+        sorted.sort_by_key(|r| r.episode); // stable: row order is kept inside an episode
+        (sorted, offsets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(s: &str) -> EpisodeId {
+        EpisodeId::Str(s.into())
+    }
+
+    fn scan(rows: &[(&str, i64, bool, bool)], timed: bool) -> Runs {
+        let mut runs = Runs::default();
+        for (row, &(eps, t, terminated, tail)) in (0..).zip(rows) {
+            let n = runs.number(&id(eps));
+            let done = Done { terminated, truncated: false };
+            runs.push_row(n, ScanRow { row, t: timed.then_some(t), done, tail });
+        }
+        runs
+    }
+
+    #[test]
+    fn the_figure() {
+        let rows = [
+            ("a", 0, false, false),
+            ("a", 1, false, false),
+            ("a", 2, false, false),
+            ("b", 0, false, false),
+            ("b", 1, true, false),
+            ("a", 3, false, false),
+            ("a", 4, false, false),
+            ("a", 6, false, false),
+            ("a", 7, false, false),
+        ];
+        let runs = scan(&rows, true);
+        let spans: Vec<_> = runs.runs.iter().map(|r| (r.episode, r.span.row, r.span.len, r.t)).collect();
+        assert_eq!(spans, [(0, 0, 3, 0), (1, 3, 2, 0), (0, 5, 2, 3), (0, 7, 2, 6)]);
+        let (sorted, offsets) = runs.by_episode();
+        assert_eq!(offsets, [0, 3, 4]);
+        assert_eq!(sorted[2].span.row, 7);
+    }
+
+    #[test]
+    fn null_actions_and_file_ends_cut() {
+        let a = scan(&[("a", 0, false, false), ("a", 0, false, true), ("a", 0, false, false)], false);
+        assert_eq!(a.runs.iter().map(|r| r.tail).collect::<Vec<_>>(), [false, true, false]);
+        let (mut one, mut two) = (scan(&[("a", 0, false, false)], false), scan(&[("a", 0, false, false)], false));
+        let mut next = scan(&[("a", 0, false, false)], false);
+        next.runs[0].span.row = 1;
+        one.append(&next, false, true);
+        two.append(&next, false, false);
+        assert_eq!((one.runs.len(), two.runs.len()), (2, 1));
+    }
+}
