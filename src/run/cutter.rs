@@ -1,0 +1,175 @@
+//! Re-cuts the rows that units bring into the row groups and shards of the output.
+//!
+//! ```text
+//! units        |--- 0 ---|- 1 -|------- 2 -------|          any number of rows
+//! row groups   |== 0 ==|== 1 ==|== 2 ==|= 3 =|              exactly `group_rows`, but for the last one of a shard
+//! shards       |------- 0 -----|------- 1 ---|              exactly `shard_rows`, but for the last one
+//! ```
+//!
+//! Where the cuts fall depends on the number of rows alone, so the output does not know how the input was cut.
+
+use std::collections::VecDeque;
+
+use arrow::array::Array;
+
+use crate::error::{Error, Result};
+use crate::sink::{ColumnData, RowGroupData};
+use crate::tensor::Tensor;
+
+/// Rows of one module in order, as columns of [`ColumnData`].
+#[derive(Debug, Clone)]
+pub(super) struct Rows {
+    /// Number of rows.
+    pub rows: usize,
+    /// The columns, all of that length.
+    pub columns: Vec<ColumnData>,
+}
+
+/// A row group to be encoded: pieces of units, to be joined column by column.
+#[derive(Debug)]
+pub(super) struct Cut {
+    /// Which shard it belongs to.
+    pub shard: usize,
+    /// Whether the shard is complete with it.
+    pub ends_shard: bool,
+    /// Number of rows.
+    pub rows: usize,
+    pieces: Vec<(std::sync::Arc<Rows>, usize, usize)>,
+}
+
+impl Cut {
+    /// The rows, each column in one piece.
+    pub fn join(&self, columns: usize) -> Result<RowGroupData> {
+        let columns = (0..columns).map(|c| self.join_column(c)).collect::<Result<_>>()?;
+        Ok(RowGroupData { rows: self.rows, columns })
+    }
+
+    fn join_column(&self, c: usize) -> Result<ColumnData> {
+        let pieces = self.pieces.iter().map(|(unit, start, len)| (&unit.columns[c], *start, *len));
+        match pieces.clone().next() {
+            None => Err(Error::internal("a row group without pieces")),
+            Some((ColumnData::Tensor(first), ..)) => {
+                let parts: Vec<Tensor> = pieces
+                    .filter_map(|(data, start, len)| match data {
+                        ColumnData::Tensor(t) => Some(t.slice(start, len)),
+                        ColumnData::Ids(_) => None,
+                    })
+                    .collect();
+                Ok(ColumnData::Tensor(Tensor::concat(first.ty(), &parts)))
+            }
+            Some((ColumnData::Ids(_), ..)) => {
+                let parts: Vec<_> = pieces
+                    .filter_map(|(data, start, len)| match data {
+                        ColumnData::Ids(ids) => Some(ids.slice(start, len)),
+                        ColumnData::Tensor(_) => None,
+                    })
+                    .collect();
+                let parts: Vec<&dyn Array> = parts.iter().map(|a| &**a).collect();
+                let joined =
+                    arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("joining ids: {e}")))?;
+                Ok(ColumnData::Ids(joined))
+            }
+        }
+    }
+}
+
+/// Collects rows and gives out row groups.
+#[derive(Debug)]
+pub(super) struct Cutter {
+    shard_rows: usize,
+    group_rows: usize,
+    shard: usize,
+    in_shard: usize,
+    waiting: VecDeque<(std::sync::Arc<Rows>, usize)>,
+    waiting_rows: usize,
+}
+
+impl Cutter {
+    pub fn new(shard_rows: usize, group_rows: usize) -> Self {
+        let group_rows = group_rows.clamp(1, shard_rows.max(1));
+        Self {
+            shard_rows: shard_rows.max(1),
+            group_rows,
+            shard: 0,
+            in_shard: 0,
+            waiting: VecDeque::new(),
+            waiting_rows: 0,
+        }
+    }
+
+    /// Adds the rows of the next unit.
+    pub fn push(&mut self, rows: Rows) {
+        if rows.rows > 0 {
+            self.waiting_rows += rows.rows;
+            self.waiting.push_back((std::sync::Arc::new(rows), 0));
+        }
+    }
+
+    /// The next row group: a full one, or with `flush` whatever is left.
+    pub fn next(&mut self, flush: bool) -> Option<Cut> {
+        let want = self.group_rows.min(self.shard_rows - self.in_shard);
+        if self.waiting_rows == 0 || (self.waiting_rows < want && !flush) {
+            return None;
+        }
+        let rows = want.min(self.waiting_rows);
+        let (mut pieces, mut left) = (Vec::new(), rows);
+        while left > 0 {
+            let (unit, start) = self.waiting.front_mut()?;
+            let len = left.min(unit.rows - *start);
+            pieces.push((std::sync::Arc::clone(unit), *start, len));
+            *start += len;
+            left -= len;
+            if *start == unit.rows {
+                self.waiting.pop_front();
+            }
+        }
+        self.waiting_rows -= rows;
+        self.in_shard += rows;
+        let ends_shard = self.in_shard == self.shard_rows || (flush && self.waiting_rows == 0);
+        let cut = Cut { shard: self.shard, ends_shard, rows, pieces };
+        if ends_shard {
+            self.shard += 1;
+            self.in_shard = 0;
+        }
+        Some(cut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unit(values: &[i32]) -> Rows {
+        Rows { rows: values.len(), columns: vec![ColumnData::Tensor(Tensor::from_values::<i32>([], values))] }
+    }
+
+    /// Shard, end of shard and values of every row group.
+    fn cut(units: &[&[i32]], shard_rows: usize, group_rows: usize) -> Vec<(usize, bool, Vec<i32>)> {
+        let (mut cutter, mut out) = (Cutter::new(shard_rows, group_rows), Vec::new());
+        let mut take = |cutter: &mut Cutter, flush| {
+            while let Some(cut) = cutter.next(flush) {
+                let data = cut.join(1).unwrap();
+                let ColumnData::Tensor(t) = &data.columns[0] else { panic!("a tensor") };
+                out.push((cut.shard, cut.ends_shard, t.values::<i32>().to_vec()));
+            }
+        };
+        for values in units {
+            cutter.push(unit(values));
+            take(&mut cutter, false);
+        }
+        take(&mut cutter, true);
+        out
+    }
+
+    #[test]
+    fn cuts_do_not_depend_on_units() {
+        let want = vec![(0, false, vec![0, 1]), (0, true, vec![2]), (1, false, vec![3, 4]), (1, true, vec![5])];
+        assert_eq!(cut(&[&[0, 1, 2, 3, 4, 5]], 3, 2), want);
+        assert_eq!(cut(&[&[0], &[], &[1, 2, 3], &[4], &[5]], 3, 2), want);
+        assert_eq!(
+            cut(&[&[0, 1, 2, 3], &[4]], 100, 2),
+            [(0, false, vec![0, 1]), (0, false, vec![2, 3]), (0, true, vec![4])]
+        );
+        assert!(cut(&[&[]], 3, 2).is_empty());
+    }
+}

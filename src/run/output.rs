@@ -1,0 +1,188 @@
+//! The write side: row groups to shards, with digests and statistics gathered in order.
+
+use std::sync::Arc;
+
+use super::cutter::{Cut, Cutter, Rows};
+use crate::batch;
+use crate::column::LOSS_MASK;
+use crate::error::{Error, Result};
+use crate::job::Format;
+use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord};
+use crate::sink::{
+    ColumnData, ColumnType, ContentDigest, EncodedRowGroup, Encoder, ModuleDir, RowGroupData, ShardSchema, ShardWriter,
+    combine, row_group_rows,
+};
+use crate::stats::ColumnStats;
+
+/// A row group's bytes, and what was learned from its values on the way.
+#[derive(Debug)]
+pub(super) struct Encoded {
+    shard: usize,
+    ends_shard: bool,
+    data: RowGroupData,
+    bytes: EncodedRowGroup,
+    stats: Vec<Option<ColumnStats>>,
+}
+
+/// What every row group of a module shares.
+#[derive(Debug)]
+pub(super) struct ModuleEncoder {
+    encoder: Encoder,
+    /// For each column, whether `loss_mask` says which of its places are real (`None`: no statistics).
+    masked: Vec<Option<bool>>,
+    loss_mask: Option<usize>,
+}
+
+impl Encoded {
+    /// Joins a cut's pieces and encodes them. Pure: any thread.
+    pub fn new(cut: &Cut, module: &ModuleEncoder) -> Result<Self> {
+        let data = cut.join(module.masked.len())?;
+        let tensor = |i: usize| match &data.columns[i] {
+            ColumnData::Tensor(t) => Some(t),
+            ColumnData::Ids(_) => None,
+        };
+        let mask = module.loss_mask.and_then(tensor);
+        let stats = module
+            .masked
+            .iter()
+            .enumerate()
+            .map(|(i, masked)| match (masked, tensor(i)) {
+                (Some(masked), Some(t)) => ColumnStats::of(t, mask.filter(|_| *masked)).map(Some),
+                _ => Ok(None),
+            })
+            .collect::<Result<_>>()?;
+        let bytes = module.encoder.encode(&data)?;
+        Ok(Self { shard: cut.shard, ends_shard: cut.ends_shard, data, bytes, stats })
+    }
+}
+
+/// The shards of one module.
+pub(super) struct Output {
+    dir: ModuleDir,
+    format: Format,
+    module: Arc<ModuleEncoder>,
+    cutter: Cutter,
+    writer: Option<ShardWriter>,
+    shards: Vec<ShardRecord>,
+    stats: Vec<Option<ColumnStats>>,
+    digests: Vec<ContentDigest>,
+}
+
+impl Output {
+    /// Shards in `dir` with the columns of the pipeline (`columns`) behind those that tell where a row came from.
+    pub fn new(
+        dir: ModuleDir,
+        provenance: Vec<(String, ColumnType)>,
+        columns: &[batch::ColumnLayout],
+        output: &crate::job::Output,
+    ) -> Result<Self> {
+        let has_mask = columns.iter().any(|c| c.name == LOSS_MASK);
+        let loss_mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.clone());
+        let masked = provenance.iter().map(|_| None).chain(columns.iter().map(|c| {
+            // A state has no time dimension, though its shape may begin alike.
+            let timed = loss_mask_shape.as_ref().is_some_and(|s| c.ty.shape.starts_with(s));
+            let state = matches!(crate::column::root(&c.name), crate::column::STATE_IN | crate::column::NEXT_STATE_IN);
+            Some(has_mask && timed && !state && c.name != crate::column::SEQ_LENS)
+        }));
+        let masked: Vec<Option<bool>> = masked.collect();
+        let all = columns.iter().map(|c| (c.name.clone(), ColumnType::Tensor(c.ty.clone())));
+        let schema = ShardSchema::new(provenance.into_iter().chain(all).collect());
+        let group_rows = row_group_rows(&schema, output.rows_per_shard);
+        let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
+        let stats = masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();
+        let loss_mask = schema.columns.iter().position(|(n, _)| n == LOSS_MASK);
+        let encoder = Encoder::new(schema, output.format, output.compression())?;
+        Ok(Self {
+            dir,
+            format: output.format,
+            module: Arc::new(ModuleEncoder { encoder, masked, loss_mask }),
+            cutter: Cutter::new(output.rows_per_shard, group_rows),
+            writer: None,
+            shards: Vec::new(),
+            stats,
+            digests,
+        })
+    }
+
+    /// What tasks need to encode row groups.
+    pub fn encoder(&self) -> Arc<ModuleEncoder> {
+        Arc::clone(&self.module)
+    }
+
+    /// Adds the rows of the next unit.
+    pub fn push(&mut self, rows: Rows) {
+        self.cutter.push(rows);
+    }
+
+    /// The next row group to be encoded; with `flush` also the rest.
+    pub fn cut(&mut self, flush: bool) -> Option<Cut> {
+        self.cutter.next(flush)
+    }
+
+    /// Appends a row group. They come in the order in which they were cut.
+    pub fn append(&mut self, group: Encoded) -> Result<()> {
+        for (all, own) in self.stats.iter_mut().zip(&group.stats) {
+            if let (Some(all), Some(own)) = (all, own) {
+                all.merge(own);
+            }
+        }
+        for (digest, data) in self.digests.iter_mut().zip(&group.data.columns) {
+            digest.update(data)?;
+        }
+        let mut writer = match self.writer.take() {
+            Some(writer) => writer,
+            None => self.start_shard()?,
+        };
+        if group.shard != self.shards.len() {
+            return Err(Error::internal("row groups out of order"));
+        }
+        writer.append(group.bytes)?;
+        if group.ends_shard {
+            self.finish_shard(writer)?;
+        } else {
+            self.writer = Some(writer);
+        }
+        Ok(())
+    }
+
+    fn start_shard(&self) -> Result<ShardWriter> {
+        ShardWriter::create(&self.dir.shard(self.shards.len(), self.format).0, &self.module.encoder)
+    }
+
+    fn finish_shard(&mut self, writer: ShardWriter) -> Result<()> {
+        let file = self.dir.shard(self.shards.len(), self.format).1;
+        let info = writer.finish()?;
+        self.shards.push(ShardRecord { file, rows: info.rows as u64, bytes: info.bytes, digest: info.digest });
+        Ok(())
+    }
+
+    /// Ends the last shard. A module without rows gets one shard that says which columns it would have.
+    pub fn finish(mut self) -> Result<ModuleRecord> {
+        if let Some(writer) = self.writer.take() {
+            self.finish_shard(writer)?;
+        }
+        if self.shards.is_empty() {
+            let writer = self.start_shard()?;
+            self.finish_shard(writer)?;
+        }
+        let columns: Vec<ColumnRecord> = self
+            .module
+            .encoder
+            .schema()
+            .columns
+            .iter()
+            .zip(self.digests)
+            .zip(self.stats)
+            .map(|(((name, ty), digest), stats)| ColumnRecord {
+                name: name.clone(),
+                dtype: ty.dtype_name().to_owned(),
+                shape: ty.shape().to_vec(),
+                digest: digest.finish(),
+                statistics: stats.map(|s| s.summary()),
+            })
+            .collect();
+        let digest = combine(columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
+        let rows = self.shards.iter().map(|s| s.rows).sum();
+        Ok(ModuleRecord { folder: self.dir.relative, rows, columns, shards: self.shards, digest })
+    }
+}

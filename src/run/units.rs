@@ -1,0 +1,94 @@
+//! Units of work: consecutive episodes that are put together and compiled in one go.
+//!
+//! ```text
+//! entries   e0 e1 e2 | e3 | e4 e5 ...      cut where a unit has enough bytes; an episode is never cut
+//! rows      0 ..... 81 .. 97 ........      a unit is ready once every row up to `end` was read
+//! ```
+//!
+//! Units follow from the index alone and have no influence on the output's bytes: rows are re-cut into row groups
+//! afterwards.
+
+use std::ops::Range;
+
+use crate::source::index::Index;
+
+/// Consecutive entries of the index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// The entries.
+    pub entries: Range<usize>,
+    /// Their steps.
+    pub steps: u64,
+    /// The first row that any of them needs.
+    pub begin: u64,
+    /// One past the last row that any of them needs.
+    pub end: u64,
+}
+
+/// Cuts the index into units of about `unit_bytes`, at `step_bytes` a step.
+pub(super) fn cut(index: &Index, step_bytes: usize, unit_bytes: usize) -> Vec<Unit> {
+    let unit_steps = (unit_bytes / step_bytes.max(1)).max(1) as u64;
+    let mut units: Vec<Unit> = Vec::new();
+    // Many empty episodes are work too, so an entry counts at least one step.
+    let mut weight = u64::MAX;
+    for (i, entry) in index.entries.iter().enumerate() {
+        if weight >= unit_steps {
+            units.push(Unit { entries: i..i, steps: 0, begin: u64::MAX, end: 0 });
+            weight = 0;
+        }
+        let Some(unit) = units.last_mut() else { continue };
+        weight += entry.steps.max(1);
+        unit.entries.end = i + 1;
+        unit.steps += entry.steps;
+        for span in entry.rows(&index.spans) {
+            unit.begin = unit.begin.min(span.row);
+            unit.end = unit.end.max(span.row + span.len);
+        }
+    }
+    units
+}
+
+/// For each unit, the first row that it or any later unit needs; one more entry at the end, for none.
+pub(super) fn still_needed(units: &[Unit]) -> Vec<u64> {
+    let mut out = vec![u64::MAX; units.len() + 1];
+    for (i, unit) in units.iter().enumerate().rev() {
+        out[i] = out[i + 1].min(unit.begin);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::episode::EpisodeId;
+    use crate::source::index::{Entry, Span};
+
+    #[test]
+    fn episodes_are_never_cut_and_blocks_are_kept_while_needed() {
+        let spans = vec![
+            Span { row: 0, len: 2 },
+            Span { row: 10, len: 2 }, // the second half of entry 0, behind entry 1
+            Span { row: 2, len: 8 },
+            Span { row: 12, len: 1 },
+        ];
+        let entry = |spans: Range<usize>, steps| Entry {
+            id: EpisodeId::Int(0),
+            spans,
+            steps,
+            t_started: 0,
+            terminated: true,
+            truncated: false,
+            tail: None,
+            history: None,
+        };
+        let entries = vec![entry(0..2, 4), entry(2..3, 8), entry(3..4, 1)];
+        let index = Index { entries, spans, ..Index::default() };
+        let units = cut(&index, 1, 3);
+        assert_eq!(
+            units.iter().map(|u| (u.begin, u.end, u.steps)).collect::<Vec<_>>(),
+            [(0, 12, 4), (2, 10, 8), (12, 13, 1)]
+        );
+        assert_eq!(still_needed(&units), [0, 2, 12, u64::MAX]);
+        assert_eq!(cut(&index, 1, 1000).len(), 1);
+    }
+}
