@@ -1,0 +1,197 @@
+//! The arguments. Their doc comments are the help texts.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// Turns recorded RL episodes into the train batches of RLlib's learner connector pipeline, offline.
+///
+/// gristmill reads replay logs in Parquet or Arrow files, rebuilds the episodes, runs the learner connector pipeline over
+/// them and writes what a learner's forward pass reads: one folder of shards per module, with a manifest.
+#[derive(Debug, Parser)]
+#[command(name = "gristmill", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+Examples:
+  gristmill convert --input logs/ --output shards/    convert with all defaults
+  gristmill plan job.toml                             check a job, show what will come out
+  gristmill convert job.toml                          run it
+  gristmill connectors FrameStacking                  the options of one connector
+
+Exit codes: 0 success; 1 the data failed a check; 2 the command, job or input is wrong;
+3 the surroundings failed (disk full, permission).")]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Convert recordings into train batches.
+    ///
+    /// Reads what the job says, runs its connectors, and writes shards and a manifest. The bytes written depend on the job
+    /// and the input alone, not on threads or memory.
+    Convert(ConvertArgs),
+    /// Check a job without running it, and show what will come out.
+    ///
+    /// Decides all that schemas and file footers alone can decide, so that a wrong job fails in a second and not after a
+    /// terabyte.
+    Plan(PlanArgs),
+    /// List the connectors, or show the options of one.
+    Connectors(ConnectorsArgs),
+    /// Print the JSON Schema of a job or of a manifest.
+    Schema(SchemaArgs),
+}
+
+/// Which job, and what stands over it.
+#[derive(Debug, clap::Args)]
+pub struct JobArgs {
+    /// Job file: TOML, or JSON if its name ends in `.json`. Without one, --input and the defaults are the job.
+    #[arg(value_name = "JOB")]
+    pub job: Option<PathBuf>,
+
+    /// File, glob, directory or URL to read instead of the job's `input.paths`. May be repeated.
+    #[arg(long, value_name = "PATH", num_args = 1..)]
+    pub input: Vec<String>,
+
+    /// Directory to write instead of the job's `output.path`.
+    #[arg(long, value_name = "DIR")]
+    pub output: Option<String>,
+
+    /// File format of the shards instead of the job's `output.format`.
+    #[arg(long, value_name = "FORMAT", value_parser = ["parquet", "arrow"])]
+    pub format: Option<String>,
+
+    /// Print one JSON document on stdout instead of text; errors too.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gristmill convert`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill convert --input logs/ --output shards/
+  gristmill convert job.toml
+  gristmill convert job.toml --output /data/run7 --overwrite --threads 8
+  gristmill convert job.toml --json > report.json")]
+pub struct ConvertArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+
+    /// Worker threads [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Memory to stay under, such as 4GiB, 500MB or a number of bytes.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory_limit: Option<u64>,
+
+    /// Go on where an interrupted run stopped (not built yet).
+    #[arg(long, conflicts_with = "overwrite")]
+    pub resume: bool,
+
+    /// Replace the data set that is in the output directory.
+    #[arg(long)]
+    pub overwrite: bool,
+
+    /// Show neither progress nor summary.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `gristmill plan`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill plan job.toml
+  gristmill plan --input logs/
+  gristmill plan job.toml --json")]
+pub struct PlanArgs {
+    #[command(flatten)]
+    pub job: JobArgs,
+}
+
+/// `gristmill connectors`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill connectors
+  gristmill connectors FrameStacking")]
+pub struct ConnectorsArgs {
+    /// Name of a connector, as in the job's `type`.
+    #[arg(value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// `gristmill schema`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill schema job > job.schema.json      for editors that complete and check TOML or JSON
+  gristmill schema manifest")]
+pub struct SchemaArgs {
+    /// Of which document.
+    #[arg(value_name = "DOCUMENT")]
+    pub of: Document,
+}
+
+/// Documents that have a schema.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Document {
+    /// The job file.
+    Job,
+    /// The manifest of a written data set.
+    Manifest,
+}
+
+/// Bytes from `4GiB`, `500MB`, `1.5G` or `1048576`. As for memory elsewhere, a bare K, M, G or T counts in 1024s.
+fn parse_size(text: &str) -> Result<u64, String> {
+    const EXPECTED: &str = "expected a size such as 4GiB, 500MB or a number of bytes";
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1_u64,
+        "k" | "kib" => 1 << 10,
+        "m" | "mib" => 1 << 20,
+        "g" | "gib" => 1 << 30,
+        "t" | "tib" => 1 << 40,
+        "kb" => 1_000,
+        "mb" => 1_000_000,
+        "gb" => 1_000_000_000,
+        "tb" => 1_000_000_000_000,
+        _ => return Err(format!("found the unit `{}`, {EXPECTED}", unit.trim())),
+    };
+    let bytes = if let Ok(whole) = number.parse::<u64>() {
+        whole.checked_mul(factor)
+    } else {
+        let number: f64 = number.parse().map_err(|_| EXPECTED.to_owned())?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "digits and a point: not negative")]
+        Some((number * factor as f64) as u64)
+    };
+    match bytes {
+        Some(0) => Err(format!("found 0, {EXPECTED}")),
+        Some(bytes) => Ok(bytes),
+        None => Err(format!("found more bytes than there are, {EXPECTED}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        for (text, bytes) in
+            [("4GiB", 4 << 30), ("500MB", 500_000_000), ("1.5G", 3 << 29), ("1048576", 1 << 20), ("64 kib", 64 << 10)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "0", "GiB", "4XB", "-1", "1.2.3G", "99999999999T"] {
+            assert!(parse_size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

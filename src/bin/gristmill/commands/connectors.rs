@@ -1,0 +1,113 @@
+//! `gristmill connectors`
+
+use std::fmt::Write as _;
+
+use gristmill::connectors::{Entry, all};
+use gristmill::error::{Error, closest};
+use gristmill::job::describe_shape;
+use serde_json::Value;
+
+use super::Failure;
+use crate::args::ConnectorsArgs;
+use crate::report;
+
+pub fn run(args: &ConnectorsArgs) -> Result<(), Failure> {
+    let text = match &args.name {
+        None => listed(all()),
+        Some(name) => match all().iter().find(|entry| entry.name == name) {
+            Some(entry) => described(entry),
+            None => return Err(unknown(name, all()).into()),
+        },
+    };
+    report::print(&text)
+}
+
+fn unknown(name: &str, entries: &[Entry]) -> Error {
+    let names = entries.iter().map(|entry| entry.name);
+    let error = Error::usage(format!("found no connector `{name}`"));
+    match closest(name, names) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint("gristmill connectors lists them all"),
+    }
+}
+
+fn listed(entries: &[Entry]) -> String {
+    let rows: Vec<[String; 2]> = entries.iter().map(|entry| [entry.name.to_owned(), entry.summary()]).collect();
+    let mut out = report::table(&rows, "");
+    out.push_str("\nThe options of one: gristmill connectors NAME\n");
+    out
+}
+
+fn described(entry: &Entry) -> String {
+    let schema = (entry.config_schema)();
+    let mut out = format!("{}\n\n{}\n", entry.name, entry.description());
+    let options: Vec<(&String, &Value)> = schema
+        .get("properties")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| *name != "type")
+        .collect();
+    if options.is_empty() {
+        out.push_str("\nIt has no options.\n");
+    } else {
+        let required: Vec<&str> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        let cells: Vec<[String; 4]> = options
+            .iter()
+            .map(|(name, option)| {
+                let default = match option.get("default") {
+                    Some(value) if !value.is_null() => format!("default {value}"),
+                    _ if required.contains(&name.as_str()) => "required".to_owned(),
+                    _ => "optional".to_owned(),
+                };
+                let text = option.get("description").and_then(Value::as_str).unwrap_or_default().replace('\n', " ");
+                [(*name).clone(), describe_shape(&schema, option), default, text]
+            })
+            .collect();
+        out.push_str("\nOptions:\n");
+        out.push_str(&report::table(&cells, "  "));
+    }
+    let _ = write!(out, "\nIn a job:\n  [[learner.connectors]]\n  type = \"{}\"\n", entry.name);
+    for (name, option) in options {
+        if let Some(value) = option.get("default").filter(|value| !value.is_null() && !value.is_object()) {
+            let _ = writeln!(out, "  {name} = {value}");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const STACKING: Entry = Entry {
+        name: "FrameStacking",
+        config_schema: || {
+            json!({
+                "description": "Stacks the last observations.",
+                "properties": {
+                    "num_frames": { "type": "integer", "minimum": 1, "default": 1, "description": "How many." },
+                    "space": { "anyOf": [{ "$ref": "#/$defs/Space" }, { "type": "null" }] },
+                },
+                "$defs": { "Space": { "type": "object" } },
+            })
+        },
+        build: |_| Err(String::new()),
+    };
+
+    #[test]
+    fn a_connector_is_described_by_its_schema() {
+        assert_eq!(
+            described(&STACKING),
+            "FrameStacking\n\nStacks the last observations.\n\nOptions:\n  \
+             num_frames  an integer of at least 1  default 1  How many.\n  \
+             space       a table                   optional\n\n\
+             In a job:\n  [[learner.connectors]]\n  type = \"FrameStacking\"\n  num_frames = 1\n"
+        );
+        assert!(listed(&[STACKING]).starts_with("FrameStacking  Stacks the last observations.\n"));
+        assert_eq!(unknown("framestaking", &[STACKING]).hint_text(), Some("did you mean `FrameStacking`?"));
+    }
+}

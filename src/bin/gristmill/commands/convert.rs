@@ -1,0 +1,41 @@
+//! `gristmill convert`
+
+use std::num::NonZeroUsize;
+
+use gristmill::error::Error;
+use gristmill::progress::{Progress, Silent};
+use gristmill::run::{self, Options};
+
+use super::{Failure, load};
+use crate::args::ConvertArgs;
+use crate::{progress, report};
+
+pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
+    if args.resume {
+        let error = Error::usage("--resume is not built yet");
+        return Err(error.hint("--overwrite starts again and gives the same bytes").into());
+    }
+    let job = load(&args.job)?;
+    let options = Options {
+        threads: args.threads.map(NonZeroUsize::get),
+        memory_limit: args.memory_limit,
+        overwrite: args.overwrite,
+    };
+    let bar = progress::Bar::on_terminal();
+    let progress: &dyn Progress = match &bar {
+        Some(bar) if !args.quiet && !args.job.json => bar,
+        _ => &Silent,
+    };
+    let done = run::convert(&job, &options, progress);
+    if let Some(bar) = &bar {
+        bar.clear();
+    }
+    let done = done?;
+    if args.job.json {
+        report::print_json(&done)
+    } else if args.quiet {
+        Ok(())
+    } else {
+        report::print(&report::converted(&done))
+    }
+}
