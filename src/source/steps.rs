@@ -155,9 +155,14 @@ impl StepsSource {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
             if options.duplicates == Duplicates::Fail {
-                return Err(Error::data(format!("{} row(s) of the episode were recorded twice", episode.duplicates))
-                    .episode(id.to_string())
-                    .hint("`input.duplicates = \"drop\"` keeps one of each"));
+                let rows = if episode.duplicates == 1 { "row" } else { "rows" };
+                let what = format!("{} {rows} of the episode repeat earlier ones", episode.duplicates);
+                let error = Error::data(what).episode(id.to_string());
+                let error = error.hint("`input.duplicates = \"drop\"` keeps one of each");
+                return Err(match episode.first_duplicate {
+                    Some(row) => self.rows.locate(row, error),
+                    None => error,
+                });
             }
         }
         let mut done = episode.done;
@@ -310,6 +315,13 @@ impl Source for StepsSource {
         let (sorted, offsets) = runs.by_episode();
         let ids = runs.ids;
         self.entries(&ids, &sorted, &offsets, options, &mut index)?;
+        if index.steps_read == 0 {
+            let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
+            return Err(self
+                .rows
+                .locate(0, error)
+                .hint("a row without an action is the one behind an episode's last step"));
+        }
         Ok(index)
     }
 
