@@ -111,12 +111,14 @@ fn scan_batch(
     let terminateds = flag(&columns.terminateds, column::TERMINATEDS)?;
     let truncateds = flag(&columns.truncateds, column::TRUNCATEDS)?;
     let tails = columns.actions.first().and_then(|n| batch.column_by_name(n)).and_then(|a| a.logical_nulls());
-    for agents in columns.agents.iter().filter_map(|n| batch.column_by_name(n)) {
-        let nulls = agents.logical_nulls().map_or(0, |n| n.null_count());
-        if nulls < agents.len() {
-            let error = Error::usage("the rows name agents or modules; multi-agent data are not built yet")
-                .hint("map the columns away if every row is the same agent's");
-            return Err((0, error));
+    for (name, agents) in columns.agents.iter().filter_map(|n| Some((n, batch.column_by_name(n)?))) {
+        let nulls = agents.logical_nulls();
+        if let Some(i) = (0..agents.len()).find(|&i| nulls.as_ref().is_none_or(|n| n.is_valid(i))) {
+            let value = ingest::ids(&agents.slice(i, 1), row_in_file).map(|ids| id_at(&ids, 0).to_string());
+            let found = value.map_or_else(|_| "a value".to_owned(), |v| format!("{v:?}"));
+            let error = Error::usage(format!("found {found}, expected null: multi-agent data are not built yet"));
+            let hint = "if every row is the same agent's, write the files without this column";
+            return Err((i, error.column(name.as_str()).episode(id_at(&ids, i).to_string()).hint(hint)));
         }
     }
 
@@ -132,7 +134,10 @@ fn scan_batch(
         let set = |flags: &Option<BooleanArray>, name: &str| match flags {
             Some(f) if f.is_null(i) && !tail => Err((
                 i,
-                Error::data("found null, expected true or false").column(name).episode(id_at(&ids, i).to_string()),
+                Error::data("found null, expected true or false")
+                    .column(name)
+                    .episode(id_at(&ids, i).to_string())
+                    .hint("fill it with false where the episode goes on"),
             )),
             Some(f) => Ok(!f.is_null(i) && f.value(i)),
             None => Ok(false),

@@ -154,6 +154,8 @@ impl StepsSource {
         if episode.duplicates > 0 {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
+            index.oddities.first_duplicate =
+                [index.oddities.first_duplicate, episode.first_duplicate].into_iter().flatten().min();
             if options.duplicates == Duplicates::Fail {
                 let rows = if episode.duplicates == 1 { "row" } else { "rows" };
                 let what = format!("{} {rows} of the episode repeat earlier ones", episode.duplicates);
@@ -220,7 +222,8 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
             _ if next.is_empty() => {}
             Some((_, found)) if found == ty => {}
             Some((_, found)) => {
-                return Err(Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected));
+                let error = Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected);
+                return Err(error.hint("cast one of them before, so that both have one type and shape"));
             }
             None => return Err(Error::usage(format!("`{name}` is recorded, but `{expected}` is not")).column(expected)),
         }
@@ -422,8 +425,10 @@ impl Assembly<'_> {
                         (here.null_count() > 0).then(|| (0..piece.len).find(|&i| here.is_null(i))).flatten()
                     {
                         let row = piece.block.first_row + (piece.start + i) as u64;
-                        let error = Error::data("found null, expected a value in every row").column(name.to_string());
-                        return Err(self.source.rows.locate(row, error).episode(entry.id.to_string()));
+                        let error = Error::data("found null, expected a value in every row")
+                            .column(name.to_string())
+                            .hint("fill it in, or leave the episode out of the input");
+                        return Err(self.source.rows.locate(row, error));
                     }
                 }
                 if self.shape().has_next_obs() {
