@@ -71,13 +71,24 @@ impl ItemsSource {
             for (i, item) in items.iter().enumerate() {
                 let row = first + i as u64;
                 let item = item.ok_or_else(|| self.rows.locate(row, null_item(&self.column)))?;
-                let header = episode_state::scan(item, &mut types)
-                    .map_err(|e| self.rows.locate(row, e.column(self.column.as_str()).hint(BAD_ITEM)))?;
+                let header = episode_state::scan(item, &mut types).map_err(|e| self.locate_item(row, item, e))?;
                 headers.push((row, header));
             }
             progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
         }
         Ok((types, headers))
+    }
+
+    /// Places an error in an item. Without a step it is about the item as a whole.
+    fn locate_item(&self, row: u64, item: &[u8], error: Error) -> Error {
+        let whole = error.place().t.is_none();
+        // An item may be whole and only not go with the others.
+        let error = match episode_state::scan(item, &mut LeafTypes::default()) {
+            Ok(header) => error.episode(header.id),
+            Err(_) => error,
+        };
+        let error = self.rows.locate(row, error.column(self.column.as_str()));
+        if whole { error.hint(BAD_ITEM) } else { error }
     }
 
     /// The content hashes of some rows, by row.

@@ -157,8 +157,10 @@ impl StepsSource {
             index.oddities.first_duplicate =
                 [index.oddities.first_duplicate, episode.first_duplicate].into_iter().flatten().min();
             if options.duplicates == Duplicates::Fail {
-                let rows = if episode.duplicates == 1 { "row" } else { "rows" };
-                let what = format!("{} {rows} of the episode repeat earlier ones", episode.duplicates);
+                let what = match episode.duplicates {
+                    1 => "1 row of the episode repeats an earlier one".to_owned(),
+                    n => format!("{n} rows of the episode repeat earlier ones"),
+                };
                 let error = Error::data(what).episode(id.to_string());
                 let error = error.hint("`input.duplicates = \"drop\"` keeps one of each");
                 return Err(match episode.first_duplicate {
