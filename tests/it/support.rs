@@ -131,6 +131,13 @@ impl Work {
         work
     }
 
+    /// One file `in/a.parquet` with a row group a batch.
+    pub fn of_batches(row_groups: &[RecordBatch]) -> Self {
+        let work = Self::new();
+        work.parquet("a.parquet", row_groups);
+        work
+    }
+
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
