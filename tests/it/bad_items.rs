@@ -50,7 +50,7 @@ fn what_is_no_item() {
     let long = [plain(), b"x".to_vec()].concat();
     after_a_good_one(&long).refuses(1, &["1 bytes follow the end of the episode", PLACE, HINT]);
     // Deeper than any stack, if it were followed.
-    after_a_good_one(&[0x91; 1 << 20]).refuses(1, &["found a list, expected a dict", PLACE, HINT]);
+    after_a_good_one(&vec![0x91; 1 << 20]).refuses(1, &["found a list, expected a dict", PLACE, HINT]);
 }
 
 #[test]

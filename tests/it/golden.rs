@@ -26,15 +26,16 @@ fn datasets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets")
 }
 
+fn sizes(list: &Value) -> Vec<usize> {
+    list.as_array().unwrap().iter().map(|n| usize::try_from(n.as_u64().unwrap()).unwrap()).collect()
+}
+
 /// The tensors of a safetensors file: the length of a JSON header, the header, the data.
 fn expected(path: &Path) -> BTreeMap<String, Tensor> {
     let bytes = fs::read(path).unwrap();
     let (len, rest) = bytes.split_first_chunk::<8>().unwrap();
     let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*len)).unwrap());
     let header: serde_json::Map<String, Value> = serde_json::from_slice(header).unwrap();
-    let sizes = |v: &Value| -> Vec<usize> {
-        v.as_array().unwrap().iter().map(|n| usize::try_from(n.as_u64().unwrap()).unwrap()).collect()
-    };
     let tensors = header.iter().filter(|(name, _)| *name != "__metadata__");
     tensors
         .map(|(name, at)| {
@@ -63,7 +64,7 @@ fn found(dir: &Path) -> BTreeMap<String, Tensor> {
             let (name, dtype) = (column["name"].as_str().unwrap(), column["dtype"].as_str().unwrap());
             if !["eps_id", "t"].contains(&name) {
                 let mut shape = vec![rows.num_rows()];
-                shape.extend(column["shape"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap() as usize));
+                shape.extend(sizes(&column["shape"]));
                 let bytes = values(rows.column_by_name(name).unwrap(), dtype);
                 out.insert(format!("{module}/{name}"), (dtype.to_owned(), shape, bytes));
             }

@@ -118,7 +118,7 @@ fn a_file_of_only_the_trailing_row() {
 
 #[test]
 fn integer_ids_and_images() {
-    let pixels = UInt8Array::from_iter_values((0..6 * 4).map(|i| i as u8));
+    let pixels = UInt8Array::from_iter_values(0..6 * 4);
     let row = |items: ArrayRef| {
         let field = Arc::new(Field::new_list_field(items.data_type().clone(), false));
         Arc::new(arrow::array::FixedSizeListArray::new(field, 2, items, None)) as ArrayRef
@@ -187,7 +187,7 @@ fn an_episode_longer_than_a_row_group_and_than_a_block() {
 
 #[test]
 fn a_hundred_thousand_tiny_episodes() {
-    let work = Work::of(long(&[1; 100_000], 1));
+    let work = Work::of(long(&vec![1; 100_000], 1));
     let output = work.convert();
     let manifest = work.manifest_of(&output);
     assert_eq!(
