@@ -113,7 +113,7 @@ impl StepsSource {
         ids: &[EpisodeId],
         runs: &[Run],
         offsets: &[usize],
-        options: IndexOptions,
+        options: IndexOptions<'_>,
         index: &mut Index,
     ) -> Result<()> {
         let timed = self.scan.timed();
@@ -144,7 +144,7 @@ impl StepsSource {
         &self,
         id: &EpisodeId,
         episode: &Resolved,
-        options: IndexOptions,
+        options: IndexOptions<'_>,
         index: &mut Index,
     ) -> Result<Option<Entry>> {
         let steps: u64 = episode.spans.iter().map(|s| s.len).sum();
@@ -184,13 +184,17 @@ impl StepsSource {
         index.spans.extend_from_slice(&episode.spans);
         Ok(Some(Entry {
             id: id.clone(),
+            agent_id: None,
+            module: 0,
+            ordinal: 0,
+            bare_rank: 0,
             spans: start..index.spans.len(),
             steps,
             t_started: episode.t_started,
             terminated: done.terminated,
             truncated: done.truncated,
             tail: episode.tail,
-            history: None,
+            history: Vec::new(),
         }))
     }
 }
@@ -304,7 +308,7 @@ impl Source for StepsSource {
         })
     }
 
-    fn index(&self, options: IndexOptions, progress: &dyn Progress) -> Result<Index> {
+    fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
         let runs: Runs = scan::scan(&self.rows, &self.scan, progress)?;
         let (sorted, offsets) = runs.by_episode();
@@ -320,7 +324,7 @@ impl Source for StepsSource {
     fn assemble(
         &self,
         index: &Index,
-        entries: &[Entry],
+        entries: &[&Entry],
         blocks: &Blocks,
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch> {
@@ -464,7 +468,7 @@ impl Assembly<'_> {
     }
 
     /// Fills in the chunks and their last observations: `new_obs` of the last row, else the trailing row's `obs`.
-    fn last_obs(&self, entries: &[Entry], batch: &mut EpisodeBatch) -> Result<()> {
+    fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
         let shape = self.shape();
         let obs: Vec<usize> = (0..shape.steps).filter(|&i| root(&shape.leaves[i].0) == OBS).collect();
         let mut builders: Vec<TensorBuilder> =
@@ -500,7 +504,9 @@ impl Assembly<'_> {
             }
             batch.chunks.push(Chunk {
                 id: entry.id.clone(),
-                agent_id: None,
+                agent_id: entry.agent_id.clone(),
+                ordinal: entry.ordinal,
+                bare_rank: entry.bare_rank,
                 t_started: entry.t_started,
                 terminated: entry.terminated,
                 truncated: entry.truncated,
