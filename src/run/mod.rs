@@ -25,6 +25,7 @@ use units::Unit;
 use crate::batch::ModuleBatch;
 use crate::column::DEFAULT_MODULE_ID;
 use crate::connector::{Finding, ModuleUnit, Ordered, Repairs};
+use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::job::{Compat, Job, check_supported};
 use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem, RunRecord};
@@ -223,12 +224,12 @@ fn look_back(job: &Job, pipeline: &Pipeline) -> usize {
 
 /// The modules that the episodes go to, and what will come out for each.
 fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<ModulePlan>> {
-    let plan = |id: &String| {
+    let plan = |(id, episodes): (&String, &EpisodeLayout)| {
         let settings = job.rl_module.module(id);
-        let layout = pipeline.layout(&settings, &index.layout)?;
+        let layout = pipeline.layout(&settings, episodes)?;
         Ok(ModulePlan { id: id.clone(), settings, layout })
     };
-    index.modules.iter().map(plan).collect()
+    index.modules.iter().zip(&index.layouts).map(plan).collect()
 }
 
 /// What units found out besides rows.

@@ -81,6 +81,7 @@ mod tests {
             truncated: false,
             tail: None,
             history: Vec::new(),
+            hanging: Vec::new(),
         }
     }
 

@@ -39,6 +39,8 @@ pub struct Entry {
     pub truncated: bool,
     /// A row that holds only the observation after the last step.
     pub tail: Option<u64>,
+    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
+    pub hanging: Vec<(u64, u64)>,
     /// Rows with the chunks before this one, latest first, for the state and the frames that this one lacks.
     pub history: Vec<u64>,
 }
@@ -46,7 +48,9 @@ pub struct Entry {
 impl Entry {
     /// Every global row that is needed to put the entry together.
     pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
-        let extra = self.tail.into_iter().chain(self.history.iter().copied()).map(|row| Span { row, len: 1 });
+        let hanging = self.hanging.iter().map(|(_, row)| *row);
+        let extra =
+            self.tail.into_iter().chain(self.history.iter().copied()).chain(hanging).map(|row| Span { row, len: 1 });
         spans[self.spans.clone()].iter().copied().chain(extra)
     }
 }
@@ -81,6 +85,8 @@ pub struct Index {
     pub multi_agent: bool,
     /// Names and types of the episodes' columns.
     pub layout: EpisodeLayout,
+    /// The same for each module: columns that are null for all of a module's rows are none of its.
+    pub layouts: Vec<EpisodeLayout>,
     /// Rows before a chunk's first step that pieces look at.
     pub look_back: usize,
     /// What was odd.

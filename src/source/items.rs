@@ -225,7 +225,8 @@ impl Source for ItemsSource {
             headers.extend(part_headers);
         }
         let modules = vec![DEFAULT_MODULE_ID.to_owned()];
-        let mut index = Index { layout: layout(&types)?, modules, ..Index::default() };
+        let layout = layout(&types)?;
+        let mut index = Index { layouts: vec![layout.clone()], layout, modules, ..Index::default() };
         index.episodes_read = headers.len() as u64;
         index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
         index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
@@ -419,6 +420,7 @@ impl ItemsSource {
                         || (unfinished && i == last && options.unfinished == Unfinished::Truncate),
                     tail: None,
                     history,
+                    hanging: Vec::new(),
                 });
             }
         }

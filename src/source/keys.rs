@@ -124,6 +124,7 @@ mod tests {
             truncated: false,
             tail: None,
             history: Vec::new(),
+            hanging: Vec::new(),
         };
         list.iter().enumerate().map(entry).collect()
     }

@@ -5,6 +5,7 @@
 //! file order, as [`Block`]s; [`Source::assemble`] then puts the episodes of one unit of work together from them. It
 //! is a pure function of the unit's rows, so units can be assembled by any thread in any order.
 
+mod agents;
 pub mod blocks;
 pub mod elements;
 pub mod episode_state;
