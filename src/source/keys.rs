@@ -44,7 +44,7 @@ pub fn order(entries: &mut Vec<Entry>, suffix: Suffix, seq_len: Option<usize>) -
             let (before, after) = (&entries[pair[0].1], &entries[pair[1].1]);
             if !before.steps.is_multiple_of(seq_len as u64) && after.steps > 0 {
                 return Err(Error::data(format!(
-                    "chunks of {} and {} steps share RLlib's batch key, so its columns come out with different numbers of rows",
+                    "chunks of {} and {} steps share RLlib's batch key: their padded rows run into each other and no longer match seq_lens and loss_mask",
                     before.steps, after.steps
                 ))
                 .episode(after.id.to_string())
@@ -99,7 +99,7 @@ mod tests {
     fn a_malformed_batch_is_refused() {
         let mut e = entries(&[("a_x", 4), ("a_x", 2)]);
         let error = order(&mut e, Suffix::WithoutUnderscore, Some(3)).unwrap_err();
-        assert!(error.what().contains("different numbers of rows"), "{error}");
+        assert!(error.what().contains("no longer match seq_lens"), "{error}");
         order(&mut entries(&[("a_x", 6), ("a_x", 2)]), Suffix::WithoutUnderscore, Some(3)).unwrap();
     }
 }
