@@ -39,6 +39,8 @@ def _write_items(rng, recording, folder):
     items = []
     for episode in recording.episodes:
         if rng.random() < 0.25 and "empty episode" not in recording.facts:
+            if any(isinstance(buffer.data[0], tuple) for buffer in _buffers(episode)):
+                recording.facts.add("finalized tuple")
             episode.to_numpy()
             recording.facts.add("finalized")
         items.append(msgpack.packb(episode.get_state(), default=msgpack_numpy.encode))
@@ -49,6 +51,10 @@ def _write_items(rng, recording, folder):
         return [SingleAgentEpisode.from_state(state) for state in decoded]
 
     return read
+
+
+def _buffers(episode):
+    return [episode.observations, episode.actions, *episode.extra_model_outputs.values()]
 
 
 def _write_columns(rng, recording, folder):

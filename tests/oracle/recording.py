@@ -120,6 +120,10 @@ def _episodes(rng, recording, specs):
     columns = recording.layout != "rllib-episodes"
     mixed = rng.random() < 0.15 and not columns
     ids = _ids(rng, count, columns)
+    if len(set(ids)) < len(ids):
+        recording.facts.add("id twice")
+    if any("_" in id_ for id_ in ids):
+        recording.facts.add("colliding ids")
     per_episode = []
     for id_ in ids:
         length = int(rng.choice([0, 1, seq_len - 1, seq_len, seq_len + 1, int(rng.integers(1, 3 * seq_len + 2))]))

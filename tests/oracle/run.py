@@ -80,16 +80,19 @@ def one(seed, gristmill, folder):
     pipe = pipelines.choose(rng, rec)
     episodes = layouts.write(rng, rec, folder / "input")
     job = job_of(rec, pipe, rng)
-    want = outcome.expected(
-        rec, episodes, lambda eps: reference.batch(rec, eps, pipe.algorithm, pipe.custom, pipe.add_default)
-    )
+
+    def rllib(eps):
+        return reference.batch(rec, eps, pipe.algorithm, pipe.custom, pipe.add_default)
+
+    want = outcome.expected(rec, episodes, rllib)
     problems = []
     for mode, batch in want.items():
         got = convert(gristmill, folder, mode, job)
-        if mode == "rllib-2.60" and isinstance(batch, Exception) and got[1] is None:
+        wanted = [batch]
+        if mode == "rllib-2.60" and isinstance(batch, Exception):
             # RLlib raises: going on is right only if it goes on as documented for `correct`.
-            batch = want["correct"]
-        problems += [f"{mode}: {p}" for p in outcome.judge(rec, mode, batch, got, shards.differences)]
+            wanted += [*outcome.where_rllib_raises(rec, episodes, rllib), want["correct"]]
+        problems += [f"{mode}: {p}" for p in outcome.judge(rec, wanted, got, shards.differences)]
     raised = {m: repr(b)[:150] for m, b in want.items() if isinstance(b, Exception)}
     return problems, f"{rec.layout}, {pipe}, stateful={rec.stateful}, facts={sorted(rec.facts)}, RLlib raised {raised}"
 

@@ -69,7 +69,10 @@ struct Stack {
 
 impl Stack {
     fn known(self) -> Option<LeafType> {
-        Some(LeafType { ty: TensorType::new(union(self.dtypes)?, self.shape), in_items: self.in_items })
+        // Beside numbers, NumPy makes numbers of booleans.
+        let numbers = self.dtypes & !bit(DType::Bool);
+        let dtype = union(if numbers == 0 { self.dtypes } else { numbers })?;
+        Some(LeafType { ty: TensorType::new(dtype, self.shape), in_items: self.in_items })
     }
 }
 
