@@ -265,6 +265,8 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
     let mut finished = Vec::new();
     let mut episode = Resolved::default();
     let mut contents: Vec<u128> = Vec::new();
+    // A lone run has nothing to repeat or to continue, so its rows are not printed; see `rows_to_print`.
+    let alone = runs.iter().filter(|r| !r.tail).count() < 2;
     for run in runs {
         if run.tail {
             if episode.tail.is_some() {
@@ -275,8 +277,8 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
             continue;
         }
         let located = |error: Error| RowError { error, row: run.span.row };
-        let rows =
-            (run.span.row..run.span.row + run.span.len).map(prints).collect::<Result<Vec<_>>>().map_err(located)?;
+        let to_compare = if alone { 0..0 } else { run.span.row..run.span.row + run.span.len };
+        let rows = to_compare.map(prints).collect::<Result<Vec<_>>>().map_err(located)?;
         let ended = episode.done.any() || episode.tail.is_some();
         let continues = match episode.spans.last() {
             None => true,
@@ -304,7 +306,7 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
             return Err(after_the_end(&episode, run.span.row + dropped as u64, None));
         }
         episode.duplicates += dropped as u64;
-        if dropped < rows.len() {
+        if (dropped as u64) < run.span.len {
             episode.extend(Span { row: run.span.row + dropped as u64, len: run.span.len - dropped as u64 });
             episode.done = run.done;
             contents.extend(rows[dropped..].iter().map(|p| p.content));
@@ -406,6 +408,16 @@ mod tests {
         assert!(error.error.what().contains("goes on after its end"), "{}", error.error);
         let out = resolve(&runs, false, DROP, &prints(&[1, 2, 1, 2], &[0, 1, 0, 1])).unwrap();
         assert_eq!((spans(&out), out[0].duplicates), (vec![vec![(0, 2)]], 2));
+    }
+
+    #[test]
+    fn a_trailing_row_needs_no_prints() {
+        let tail = Run { tail: true, ..run(5, 1, 0, false) };
+        let unprinted = |row: u64| Err(Error::internal(format!("row {row} was not printed")));
+        let out = resolve(&[run(0, 5, 0, false), tail], false, DROP, &unprinted).unwrap();
+        assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 5)]], Some(5)));
+        let error = resolve(&[tail, run(6, 5, 0, false)], false, DROP, &unprinted).unwrap_err();
+        assert!(error.error.what().contains("goes on after its end"), "{}", error.error);
     }
 
     #[test]
