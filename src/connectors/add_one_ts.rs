@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::{LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Numbering, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
@@ -18,7 +18,7 @@ use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 ///               recorded            lengthened
 /// obs           o0 o1 | o2          o0 o1 o2 | o2      (after | : the observation after the last step)
 /// actions       a0 a1               a0 a1 a1           extra model outputs likewise
-/// rewards       r0 r1               r0 r1 0.0
+/// rewards       r0 r1               r0 r1 0.0           (as float64, as 0.0 is)
 /// terminateds   F  end              F  end F
 /// truncateds    F  end              F  end F           `end` is True where the episode was not done
 /// loss_mask                         T  T   F
@@ -51,6 +51,10 @@ fn lengthened(episodes: &EpisodeBatch, column: &Tensor, extra: impl Fn(&mut Tens
 impl Connector for AddOneTsToEpisodesAndTruncate {
     piece_boilerplate!();
 
+    fn numbering(&self) -> Numbering {
+        Numbering::Always
+    }
+
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if !plan.episodes.last_obs {
             return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
@@ -62,6 +66,9 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
                     .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
             }
             plan.add_steps(name, TensorType::new(DType::Bool, []))?;
+        }
+        for (_, ty) in plan.episodes.steps.iter_mut().filter(|(name, _)| root(name) == REWARDS) {
+            *ty = ty.with_dtype(DType::Float64);
         }
         Ok(())
     }
@@ -94,7 +101,7 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             offsets.push(start + len + usize::from(len > 0));
         }
 
-        let steps: Columns = episodes
+        let steps = episodes
             .steps
             .iter()
             .map(|(name, column)| {
@@ -106,12 +113,12 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
                             None => out.extend_zeros(1),
                         })
                     }
-                    REWARDS => lengthened(episodes, column, |out, _, _| out.extend_zeros(1)),
+                    REWARDS => lengthened(episodes, &column.cast(DType::Float64)?, |out, _, _| out.extend_zeros(1)),
                     _ => lengthened(episodes, column, |out, _, last| out.extend(column, last, 1)),
                 };
-                (Arc::clone(name), longer)
+                Ok((Arc::clone(name), longer))
             })
-            .collect();
+            .collect::<Result<Columns>>()?;
         episodes.steps = steps;
         episodes.offsets = offsets;
 
@@ -126,6 +133,15 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
 mod tests {
     use super::*;
     use crate::connectors::testing::{apply, episodes};
+
+    /// RLlib 2.60 appends a Python 0.0 to the array of rewards, which makes float64 of integers and of smaller floats.
+    #[test]
+    fn rewards_become_float64() {
+        let mut eps = episodes(&[2]);
+        eps.steps.set(REWARDS, Tensor::from_values::<i64>([], &[7, 8]));
+        apply(&AddOneTsToEpisodesAndTruncate {}, &mut eps).unwrap();
+        assert_eq!(eps.steps.get(REWARDS).unwrap().values::<f64>(), [7., 8., 0.]);
+    }
 
     #[test]
     fn the_figure_above() {

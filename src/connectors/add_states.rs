@@ -11,7 +11,7 @@ use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerpla
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
-use crate::tensor::{Tensor, TensorBuilder, TensorType};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// The repair that this piece makes; see [`AddStatesFromEpisodesToBatch`].
 const UNKNOWN_STATE: &str = "state_in_of_a_chunk_without_look_back";
@@ -91,6 +91,9 @@ fn state_leaves(
     if declared.is_empty() {
         let zeros = |n: &String| {
             let ty = recorded(n).ok_or_else(|| Error::internal(format!("no recorded state {n}")))?;
+            // RLlib makes float32 of the module's float16 state; wider ones join to the recorded dtype.
+            let dtype = if ty.dtype == DType::Float16 { DType::Float32 } else { ty.dtype };
+            let ty = ty.with_dtype(dtype);
             Ok(StateLeaf { recorded: n.clone(), initial: Tensor::zeros(ty.clone(), 1), ty })
         };
         return names.iter().map(zeros).collect();
@@ -168,6 +171,10 @@ fn look_back(
 
 impl Connector for AddStatesFromEpisodesToBatch {
     piece_boilerplate!();
+
+    fn look_back(&self, module: &ModuleSettings) -> usize {
+        usize::from(module.stateful)
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if !cx.module.stateful || plan.batch.has(STATE_IN) {
@@ -279,7 +286,7 @@ mod tests {
     fn state_in(eps: &mut EpisodeBatch, compat: Compat, repairs: &mut Repairs) -> Result<Vec<f32>> {
         let settings = stateful(2);
         let piece = AddStatesFromEpisodesToBatch::default();
-        let batch = apply_with(&piece, Context { module: &settings, compat }, eps, ModuleBatch::default(), repairs)?;
+        let batch = apply_with(&piece, Context::new(&settings, compat), eps, ModuleBatch::default(), repairs)?;
         Ok(batch.get(STATE_IN).unwrap().values::<f32>().to_vec())
     }
 
@@ -309,12 +316,20 @@ mod tests {
     }
 
     #[test]
+    fn states_of_float16_are_joined_with_the_initial_float32() {
+        let mut eps = with_states(&[3]);
+        let half = eps.steps.get(STATE_OUT).unwrap().cast(DType::Float16).unwrap();
+        eps.steps.set(STATE_OUT, half);
+        assert_eq!(state_in(&mut eps, Compat::Rllib260, &mut Repairs::default()).unwrap(), [0., 101.]);
+    }
+
+    #[test]
     fn next_states_stand_one_step_later() {
         let mut eps = with_states(&[3]);
         let mut batch = ModuleBatch::default();
         batch.push(NEXT_OBS, Tensor::zeros(TensorType::new(DType::Float32, [1]), 3));
         let settings = stateful(2);
-        let cx = Context { module: &settings, compat: Compat::Correct };
+        let cx = Context::new(&settings, Compat::Correct);
         let piece = AddStatesFromEpisodesToBatch::default();
         let batch = apply_with(&piece, cx, &mut eps, batch, &mut Repairs::default()).unwrap();
         assert_eq!(batch.get(NEXT_STATE_IN).unwrap().values::<f32>(), [100., 102.]);

@@ -54,6 +54,8 @@ pub struct Resolved {
     pub duplicates: u64,
     /// The first of them.
     pub first_duplicate: Option<u64>,
+    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
+    pub hanging: Vec<(u64, u64)>,
 }
 
 /// An episode while its rows are put together.
@@ -116,7 +118,7 @@ pub struct RowError {
 /// The rows whose prints [`resolve`] will ask for.
 #[must_use]
 pub fn rows_to_print(runs: &[Run], timed: bool, duplicates: Duplicates) -> Vec<Span> {
-    let mut sorted: Vec<&Run> = runs.iter().filter(|r| !r.tail).collect();
+    let mut sorted: Vec<&Run> = runs.iter().filter(|r| !r.tail && !r.hanging).collect();
     if sorted.len() < 2 {
         return Vec::new();
     }
@@ -167,10 +169,46 @@ pub fn resolve(
 ) -> Result<Vec<Resolved>, RowError> {
     if let [run] = runs
         && !run.tail
+        && !run.hanging
     {
         return Ok(vec![Resolved { spans: vec![run.span], t_started: run.t, done: run.done, ..Resolved::default() }]);
     }
+    if runs.iter().any(|r| r.hanging) {
+        let (hanging, steps): (Vec<Run>, Vec<Run>) = runs.iter().partition(|r| r.hanging);
+        let mut out = resolve(&steps, timed, duplicates, prints)?;
+        return attach(&hanging, &mut out).map(|()| out);
+    }
     if timed { by_time(runs, duplicates, prints) } else { by_content(runs, duplicates, prints) }
+}
+
+/// Adds rewards that came while the agent did not act to its next step, or to the last one if there is none.
+fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
+    let Some(episode) = episodes.iter_mut().find(|e| !e.spans.is_empty()) else {
+        let Some(run) = hanging.first() else { return Ok(()) };
+        let error = Error::data("found a reward of an agent that never acts").column(crate::column::REWARDS);
+        return Err(RowError { error, row: run.span.row });
+    };
+    let spans = &episode.spans;
+    // Of each span, the step that its first row is.
+    let starts: Vec<u64> = spans.iter().scan(0, |sum, s| Some(std::mem::replace(sum, *sum + s.len))).collect();
+    let steps: u64 = spans.iter().map(|s| s.len).sum();
+    let in_row_order = spans.is_sorted_by_key(|s| s.row);
+    for run in hanging {
+        let row = run.span.row;
+        let ends_before = |s: &Span| s.row + s.len <= row + 1;
+        let next = if in_row_order {
+            spans.partition_point(ends_before)
+        } else {
+            spans.iter().position(|s| !ends_before(s)).unwrap_or(spans.len())
+        };
+        let step = spans.get(next).map_or(steps - 1, |s| starts[next] + (row + 1).saturating_sub(s.row));
+        episode.hanging.push((step, row));
+        // The flags of such a row are the agent's, too: it may die without having acted again.
+        if run.done.any() && step + 1 == steps {
+            episode.done = run.done;
+        }
+    }
+    Ok(())
 }
 
 fn by_time(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Result<Vec<Resolved>, RowError> {
@@ -386,7 +424,14 @@ mod tests {
     use super::*;
 
     fn run(row: u64, len: u64, t: i64, terminated: bool) -> Run {
-        Run { episode: 0, span: Span { row, len }, t, done: Done { terminated, truncated: false }, tail: false }
+        Run {
+            episode: 0,
+            span: Span { row, len },
+            t,
+            done: Done { terminated, truncated: false },
+            tail: false,
+            hanging: false,
+        }
     }
 
     /// Rows with the given contents; `obs` of row i is `obs[i]`, its next observation `obs[i] + 1`.
@@ -451,6 +496,18 @@ mod tests {
             let once = resolve(&runs, timed, DROP, &prints(&contents, &obs)).unwrap();
             assert_eq!((once.len(), once[0].duplicates, once[0].first_duplicate), (1, 2, Some(3)));
         }
+    }
+
+    #[test]
+    fn rewards_of_agents_that_do_not_act_go_to_the_next_step() {
+        let hanging = |row| Run { hanging: true, ..run(row, 1, 0, false) };
+        let runs = [hanging(0), run(1, 2, 0, false), hanging(3), hanging(4), run(5, 3, 0, false), hanging(8)];
+        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None });
+        let out = resolve(&runs, false, DROP, &print).unwrap();
+        assert_eq!(out[0].hanging, [(0, 0), (2, 3), (2, 4), (4, 8)]);
+        let many: Vec<Run> =
+            (0..200_000).map(|row| if row % 2 == 0 { run(row, 1, 0, false) } else { hanging(row) }).collect();
+        assert_eq!(resolve(&many, false, DROP, &print).unwrap()[0].hanging.len(), 100_000);
     }
 
     #[test]
@@ -523,6 +580,16 @@ mod tests {
         assert!(error.error.what().contains("goes on after its end"), "{}", error.error);
         let out = resolve(&runs, false, DROP, &prints(&[1, 2, 1, 2], &[0, 1, 0, 1])).unwrap();
         assert_eq!((spans(&out), out[0].duplicates), (vec![vec![(0, 2)]], 2));
+    }
+
+    #[test]
+    fn a_trailing_row_needs_no_prints() {
+        let tail = Run { tail: true, ..run(5, 1, 0, false) };
+        let unprinted = |row: u64| Err(Error::internal(format!("row {row} was not printed")));
+        let out = resolve(&[run(0, 5, 0, false), tail], false, DROP, &unprinted).unwrap();
+        assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 5)]], Some(5)));
+        let error = resolve(&[tail, run(6, 5, 0, false)], false, DROP, &unprinted).unwrap_err();
+        assert!(error.error.what().contains("the episode goes on after this row"), "{}", error.error);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use arrow::array::{Array, Int64Array, NullArray};
+use arrow::array::{Array, Int64Array, NullArray, StringArray};
 use std::sync::Arc;
 
 use crate::cli::{gristmill, stderr};
@@ -173,17 +173,10 @@ fn files_that_cannot_be_one_table_are_named() {
 }
 
 #[test]
-fn agents_are_refused_by_name() {
-    let agents = texts(&["red", "blue", "red", "red", "blue", "red"]);
-    Work::of(with(steps(), "agent_id", agents)).refuses(
-        2,
-        &[
-            "found \"red\", expected null: multi-agent data are not built yet",
-            "row group 0, row 0",
-            "column `agent_id`",
-            "hint: ",
-        ],
-    );
+fn agents_are_named_in_every_row_or_in_none() {
+    let agents = StringArray::from(vec![Some("red"), None, Some("red"), Some("red"), Some("red"), Some("red")]);
+    Work::of(with(steps(), "agent_id", Arc::new(agents)))
+        .refuses(1, &["found null, expected an id", "row group 0, row 1, column `agent_id`"]);
     Work::of(with(steps(), "agent_id", Arc::new(NullArray::new(6)))).manifest();
 }
 
