@@ -1,9 +1,18 @@
 //! What a connector piece is.
 //!
 //! A piece runs in two phases. [`Connector::layout`] sees only names, dtypes and shapes: it says what will come out,
-//! or why nothing can. [`Connector::apply`] then does it, keeping that promise; the pipeline checks that it did. So a
-//! wrong job fails before the first row is read.
+//! or why nothing can. Then the data come, unit by unit, and the piece keeps that promise; the pipeline checks that it
+//! did. So a wrong job fails before the first row is read.
+//!
+//! There are three kinds of pieces, by how much of the data set they must know to do a unit:
+//!
+//! | kind | knows | runs | example |
+//! |---|---|---|---|
+//! | [`Connector::apply`] alone | the unit | on any thread, in any order | `AddColumnsFromEpisodesToTrainBatch` |
+//! | [`Connector::ordered`] | everything before it | one unit after the other | `CountBasedCuriosity` |
+//! | [`Connector::survey`] | the whole data set | like the first, after a pass of its own | `GeneralAdvantageEstimation` |
 
+use std::any::Any;
 use std::fmt::Debug;
 
 use serde::Serialize;
@@ -22,6 +31,83 @@ pub struct Context<'a> {
     pub module: &'a ModuleSettings,
     /// RLlib's behaviour to the letter, or repaired.
     pub compat: Compat,
+    /// What the piece's own survey found out; `None` for pieces without one, and while planning.
+    pub survey: Option<&'a (dyn Any + Send + Sync)>,
+    /// Number of the unit, in dataset order; what surveys file their partial results under.
+    pub unit: usize,
+}
+
+impl<'a> Context<'a> {
+    /// A context without a survey.
+    #[must_use]
+    pub const fn new(module: &'a ModuleSettings, compat: Compat) -> Self {
+        Self { module, compat, survey: None, unit: 0 }
+    }
+}
+
+/// One module's share of a unit.
+#[derive(Debug)]
+pub struct ModuleUnit {
+    /// Which module: an index into the run's modules.
+    pub module: usize,
+    /// Its episodes.
+    pub episodes: EpisodeBatch,
+    /// Its batch so far.
+    pub batch: ModuleBatch,
+}
+
+/// All chunks of a unit in dataset order, whichever module they belong to: `(index in the unit, chunk)`.
+#[must_use]
+pub fn in_order(unit: &[ModuleUnit]) -> Vec<(usize, usize)> {
+    let mut all: Vec<(usize, usize)> =
+        unit.iter().enumerate().flat_map(|(m, share)| (0..share.episodes.len()).map(move |i| (m, i))).collect();
+    all.sort_by_key(|&(m, i)| unit[m].episodes.chunks[i].ordinal);
+    all
+}
+
+/// A piece whose result depends on everything before it. It gets the units one after the other, in dataset order.
+pub trait Ordered: Send {
+    /// Changes a unit as [`Connector::layout`] foretold.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show.
+    fn apply(&mut self, compat: Compat, unit: &mut [ModuleUnit], repairs: &mut Repairs) -> Result<()>;
+}
+
+/// What a piece found out about one unit in its own pass over the data.
+pub type Finding = Box<dyn Any + Send>;
+
+/// A piece's own pass over the whole data set.
+pub trait Survey: Send + Sync {
+    /// Looks at one module's share of a unit, as the pieces before have left it. Any thread, any order.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show.
+    fn observe(&self, cx: Context<'_>, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Finding>;
+
+    /// Takes in what was found, unit by unit in dataset order.
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    fn merge(&mut self, finding: Finding) -> Result<()>;
+
+    /// The result, handed to [`Connector::apply`] as [`Context::survey`].
+    ///
+    /// # Errors
+    /// If there is none.
+    fn finish(self: Box<Self>) -> Result<Box<dyn Any + Send + Sync>>;
+}
+
+/// How a piece changes the ids by which RLlib tells chunks apart; see [`crate::source::keys`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Numbering {
+    /// Not at all.
+    #[default]
+    None,
+    /// Appends the chunk's number to ids without an underscore, if it adds observations at all.
+    WithObservations,
+    /// Appends the chunk's number always.
+    Always,
 }
 
 /// The layout phase: what comes in, changed in place into what goes out.
@@ -93,6 +179,27 @@ pub trait Connector: Debug + Send + Sync {
     /// # Errors
     /// If this piece cannot run on such data, with the reason.
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()>;
+
+    /// Rows before a chunk's first step that the piece looks at.
+    fn look_back(&self, _: &ModuleSettings) -> usize {
+        0
+    }
+
+    /// What the piece does to RLlib's ids.
+    fn numbering(&self) -> Numbering {
+        Numbering::None
+    }
+
+    /// The state of a piece that must see units in order; called once per pass over the data. Such a piece's `apply`
+    /// is not called.
+    fn ordered(&self) -> Option<Box<dyn Ordered>> {
+        None
+    }
+
+    /// The pass over the data that a piece needs before it can do its work, for one module.
+    fn survey(&self, _: Context<'_>) -> Option<Box<dyn Survey>> {
+        None
+    }
 
     /// Changes episodes and batch as [`Connector::layout`] foretold.
     ///

@@ -8,6 +8,7 @@ pub mod episode;
 pub mod error;
 pub mod job;
 pub mod manifest;
+pub mod numpy;
 pub mod pipeline;
 pub mod plan;
 pub mod progress;

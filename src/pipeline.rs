@@ -1,22 +1,38 @@
 //! Connector pieces in order, and the pipelines that RLlib's algorithms build of them.
 
+use std::any::Any;
+use std::ops::Range;
+
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs};
+use crate::column::OBS;
+use crate::connector::{Connector, Context, Finding, ModuleUnit, Numbering, Ordered, Piece, Plan, Repairs, Survey};
 use crate::connectors::{
     self, AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch, AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad, BatchIndividualItems, NumpyToTensor,
+    AddTimeDimToBatchAndZeroPad, BatchIndividualItems, GeneralAdvantageEstimation, NumpyToTensor,
 };
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings};
-use crate::source::keys::Suffix;
+use crate::source::keys::Keys;
+use crate::tensor::{Tensor, TensorBuilder};
 
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
 pub struct Pipeline {
     pieces: Vec<Box<dyn Connector>>,
     compat: Compat,
+}
+
+/// One module, and what the pipeline promises for it.
+#[derive(Debug, Clone)]
+pub struct ModulePlan {
+    /// Its id.
+    pub id: String,
+    /// Its settings.
+    pub settings: ModuleSettings,
+    /// What its batch will hold.
+    pub layout: PipelineLayout,
 }
 
 /// What a pipeline promises for one module.
@@ -26,6 +42,37 @@ pub struct PipelineLayout {
     pub columns: Vec<ColumnLayout>,
     /// What a row of the finished batch is.
     pub rows: Rows,
+    /// What becomes of RLlib's ids.
+    numbering: Numbering,
+    /// How many of the columns are there before that (they are the first ones).
+    bare_columns: usize,
+}
+
+/// Pieces that run one after the other without waiting for other units.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Segment {
+    /// Pieces that know the unit alone.
+    Free(Range<usize>),
+    /// One piece that must see the units in order.
+    Ordered(usize),
+}
+
+/// What the surveys found out, by piece and module.
+#[derive(Debug, Default)]
+pub struct Surveys(Vec<Vec<Option<Box<dyn Any + Send + Sync>>>>);
+
+impl Surveys {
+    fn get(&self, piece: usize, module: usize) -> Option<&(dyn Any + Send + Sync)> {
+        self.0.get(piece)?.get(module)?.as_deref()
+    }
+
+    /// Files the results of piece number `piece`, one a module.
+    pub fn set(&mut self, piece: usize, results: Vec<Option<Box<dyn Any + Send + Sync>>>) {
+        while self.0.len() <= piece {
+            self.0.push(Vec::new());
+        }
+        self.0[piece] = results;
+    }
 }
 
 /// The pieces that the algorithm's `config.build_learner_connector()` appends in RLlib 2.60, split into those that
@@ -37,15 +84,11 @@ pub struct PipelineLayout {
 /// | BC, CQL, IQL, SAC, DQN | | the same with next observations (`bc.py`, `cql.py`, `iql.py`, `sac.py`, `dqn_learner.py`) |
 /// | IMPALA, APPO | one more step an episode | the default pipeline (`impala.py`) |
 /// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
-fn default_pieces(algorithm: Option<Algorithm>) -> Result<(Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>)> {
-    let next_obs =
-        matches!(algorithm, Some(Algorithm::Bc | Algorithm::Cql | Algorithm::Iql | Algorithm::Sac | Algorithm::Dqn));
-    let one_more = matches!(algorithm, Some(Algorithm::Impala | Algorithm::Appo));
-    if algorithm == Some(Algorithm::Marwil) {
-        return Err(Error::usage("MARWIL's pipeline ends in GeneralAdvantageEstimation, which is not built yet")
-            .job_key("learner.algorithm")
-            .hint("BC has the same columns but for advantages and value targets"));
-    }
+fn default_pieces(learner: &Learner) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>) {
+    use Algorithm as A;
+    let algorithm = learner.algorithm;
+    let next_obs = matches!(algorithm, Some(A::Bc | A::Marwil | A::Cql | A::Iql | A::Sac | A::Dqn));
+    let one_more = matches!(algorithm, Some(A::Impala | A::Appo | A::Marwil));
     let mut front: Vec<Box<dyn Connector>> = Vec::new();
     if one_more {
         front.push(Box::new(AddOneTsToEpisodesAndTruncate {}));
@@ -59,7 +102,10 @@ fn default_pieces(algorithm: Option<Algorithm>) -> Result<(Vec<Box<dyn Connector
     rest.push(Box::new(AddStatesFromEpisodesToBatch::default()));
     rest.push(Box::new(BatchIndividualItems::default()));
     rest.push(Box::new(NumpyToTensor::default()));
-    Ok((front, rest))
+    if algorithm == Some(A::Marwil) {
+        rest.push(Box::new(GeneralAdvantageEstimation::with(learner.gamma, learner.lambda_)));
+    }
+    (front, rest)
 }
 
 impl Pipeline {
@@ -71,7 +117,7 @@ impl Pipeline {
         let custom: Vec<_> =
             learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c)).collect::<Result<_>>()?;
         let pieces = if learner.add_default_connectors_to_learner_pipeline {
-            let (mut pieces, rest) = default_pieces(learner.algorithm)?;
+            let (mut pieces, rest) = default_pieces(learner);
             pieces.extend(custom);
             pieces.extend(rest);
             pieces
@@ -91,30 +137,52 @@ impl Pipeline {
         self.pieces.iter().map(|p| &**p)
     }
 
-    /// To which episode ids RLlib's pieces would append the chunk's number; see [`crate::source::keys`].
+    /// The pieces `..end`, cut where units must come in order.
     #[must_use]
-    pub fn key_suffix(&self) -> Suffix {
-        let has = |name: &str| self.pieces.iter().any(|p| p.name() == name);
-        if has(AddOneTsToEpisodesAndTruncate::NAME) {
-            Suffix::Always
-        } else if has(AddObservationsFromEpisodesToBatch::NAME) {
-            Suffix::WithoutUnderscore
-        } else {
-            Suffix::Never
+    pub fn segments(&self, end: usize) -> Vec<Segment> {
+        let (mut out, mut start) = (Vec::new(), 0);
+        for (i, piece) in self.pieces[..end].iter().enumerate() {
+            if piece.ordered().is_some() {
+                out.push(Segment::Free(start..i));
+                out.push(Segment::Ordered(i));
+                start = i + 1;
+            }
         }
+        out.push(Segment::Free(start..end));
+        out
     }
 
-    /// What the batch of `module` will hold.
+    /// Rows before a chunk's first step that pieces look at.
+    #[must_use]
+    pub fn look_back(&self, module: &ModuleSettings) -> usize {
+        self.pieces.iter().map(|p| p.look_back(module)).max().unwrap_or(0)
+    }
+
+    /// How RLlib would tell the chunks apart whose batch has this layout.
+    #[must_use]
+    pub fn keys(layout: &PipelineLayout, multi_agent: bool) -> Keys {
+        Keys { numbering: layout.numbering, bare_columns: layout.bare_columns > 0, multi_agent }
+    }
+
+    /// What the batch of a module will hold.
     ///
     /// # Errors
     /// If a piece cannot run on such episodes; the error names it.
     pub fn layout(&self, module: &ModuleSettings, episodes: &EpisodeLayout) -> Result<PipelineLayout> {
-        let cx = Context { module, compat: self.compat };
+        let cx = Context::new(module, self.compat);
         let (mut episodes, mut batch) = (episodes.clone(), BatchLayout::default());
+        let (mut numbering, mut bare_columns) = (Numbering::None, 0);
         for (i, piece) in self.pieces.iter().enumerate() {
+            if numbering == Numbering::None && !(piece.numbering() == Numbering::WithObservations && batch.has(OBS)) {
+                numbering = piece.numbering();
+                bare_columns = batch.columns.len();
+            }
             piece
                 .layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch })
                 .map_err(|e| e.connector(i, piece.name()))?;
+        }
+        if numbering == Numbering::None {
+            bare_columns = 0; // all columns agree
         }
         if batch.stage < Stage::Batched {
             return Err(Error::usage("the pipeline ends with lists of items, expected one array a column")
@@ -135,27 +203,131 @@ impl Pipeline {
             .job_key("learner.connectors")
             .hint("put AddTimeDimToBatchAndZeroPad after the pieces that add columns step by step"));
         }
-        Ok(PipelineLayout { columns: batch.columns, rows })
+        Ok(PipelineLayout { columns: batch.columns, rows, numbering, bare_columns })
     }
 
-    /// The batch of `episodes`.
+    /// Runs the pieces of a free segment on a unit.
     ///
     /// # Errors
     /// If the data break a rule that only data can show; the error names the piece.
     pub fn apply(
         &self,
-        module: &ModuleSettings,
-        layout: &PipelineLayout,
-        episodes: &mut EpisodeBatch,
+        pieces: Range<usize>,
+        modules: &[ModulePlan],
+        surveys: &Surveys,
+        number: usize,
+        unit: &mut [ModuleUnit],
         repairs: &mut Repairs,
-    ) -> Result<ModuleBatch> {
-        let cx = Context { module, compat: self.compat };
-        let mut batch = ModuleBatch::default();
-        for (i, piece) in self.pieces.iter().enumerate() {
-            piece.apply(cx, episodes, &mut batch, repairs).map_err(|e| e.connector(i, piece.name()))?;
+    ) -> Result<()> {
+        for share in unit {
+            let module = &modules[share.module];
+            for i in pieces.clone() {
+                let piece = &self.pieces[i];
+                let survey = surveys.get(i, share.module);
+                let cx = Context { module: &module.settings, compat: self.compat, survey, unit: number };
+                piece
+                    .apply(cx, &mut share.episodes, &mut share.batch, repairs)
+                    .map_err(|e| e.connector(i, piece.name()))?;
+                if piece.name() == BatchIndividualItems::NAME && module.layout.bare_columns > 0 {
+                    reorder_bare_columns(module, &share.episodes, &mut share.batch);
+                }
+            }
         }
-        keeps_promise(layout, &batch)?;
-        Ok(batch)
+        Ok(())
+    }
+
+    /// The state of the ordered piece number `piece`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
+        self.pieces[piece].ordered().ok_or_else(|| Error::internal(format!("piece {piece} has no order")))
+    }
+
+    /// Runs an ordered piece on the unit whose turn it is.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show; the error names the piece.
+    pub fn apply_ordered(
+        &self,
+        piece: usize,
+        state: &mut dyn Ordered,
+        unit: &mut [ModuleUnit],
+        repairs: &mut Repairs,
+    ) -> Result<()> {
+        state.apply(self.compat, unit, repairs).map_err(|e| e.connector(piece, self.pieces[piece].name()))
+    }
+
+    /// The surveys of piece number `piece`, one a module; `None` if it needs no pass of its own.
+    #[must_use]
+    pub fn surveys(&self, piece: usize, modules: &[ModulePlan]) -> Option<Vec<Option<Box<dyn Survey>>>> {
+        let of = |m: &ModulePlan| self.pieces[piece].survey(Context::new(&m.settings, self.compat));
+        let all: Vec<_> = modules.iter().map(of).collect();
+        all.iter().any(Option::is_some).then_some(all)
+    }
+
+    /// What a survey sees of a unit.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show; the error names the piece.
+    pub fn observe(
+        &self,
+        piece: usize,
+        surveys: &[Option<Box<dyn Survey>>],
+        modules: &[ModulePlan],
+        number: usize,
+        unit: &[ModuleUnit],
+    ) -> Result<Vec<(usize, Finding)>> {
+        let mut out = Vec::new();
+        for share in unit {
+            let Some(survey) = &surveys[share.module] else { continue };
+            let cx =
+                Context { module: &modules[share.module].settings, compat: self.compat, survey: None, unit: number };
+            let finding = survey
+                .observe(cx, &share.episodes, &share.batch)
+                .map_err(|e| e.connector(piece, self.pieces[piece].name()))?;
+            out.push((share.module, finding));
+        }
+        Ok(out)
+    }
+
+    /// Number of pieces.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+}
+
+/// Puts the columns that RLlib keyed by unnumbered ids into the order that it gives them; see [`crate::source::keys`].
+fn reorder_bare_columns(module: &ModulePlan, episodes: &EpisodeBatch, batch: &mut ModuleBatch) {
+    let mut order: Vec<usize> = (0..episodes.len()).collect();
+    order.sort_by_key(|&i| episodes.chunks[i].bare_rank);
+    if order.is_sorted() {
+        return;
+    }
+    let rows_of = |len: usize| match module.layout.rows {
+        Rows::Steps => len,
+        Rows::Sequences => len.div_ceil(module.settings.max_seq_len.unwrap_or(1).max(1)),
+    };
+    let mut starts = vec![0];
+    for len in episodes.lengths() {
+        starts.push(starts[starts.len() - 1] + rows_of(len));
+    }
+    let permuted = |column: &Tensor| {
+        let mut out = TensorBuilder::with_capacity(column.ty().clone(), column.rows());
+        for &i in &order {
+            out.extend(column, starts[i], starts[i + 1] - starts[i]);
+        }
+        out.finish()
+    };
+    for (_, column) in batch.iter_mut().take(module.layout.bare_columns) {
+        *column = permuted(column);
     }
 }
 
@@ -167,7 +339,10 @@ const fn row_word(rows: Rows) -> &'static str {
 }
 
 /// Layout foretells apply. Checked on every batch: it costs a comparison of names.
-fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()> {
+///
+/// # Errors
+/// If a piece broke its promise.
+pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()> {
     let rows = batch.iter().next().map_or(0, |(_, t)| t.rows());
     let mut want = layout.columns.iter();
     for (name, tensor) in batch.iter() {

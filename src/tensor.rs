@@ -391,6 +391,41 @@ impl Tensor {
         out.finish()
     }
 
+    /// The same column with rows added to some of its rows: `(row, bytes of what is added)`, in the column's own dtype.
+    /// Booleans are or-ed; integers wrap, as in `NumPy`.
+    ///
+    /// # Panics
+    /// If a row does not exist or has another size.
+    #[must_use]
+    pub fn with_added_rows(&self, adds: &[(usize, &[u8])]) -> Self {
+        fn add<T: Element>(bytes: &mut [u8], own: &[u8], sum: impl Fn(T, T) -> T) {
+            for (slot, other) in bytes.chunks_exact_mut(size_of::<T>()).zip(own.chunks_exact(size_of::<T>())) {
+                let value = sum(bytemuck::pod_read_unaligned(slot), bytemuck::pod_read_unaligned(other));
+                slot.copy_from_slice(bytemuck::bytes_of(&value));
+            }
+        }
+        let n = self.ty.row_bytes();
+        let mut data = self.bytes().to_vec();
+        for &(row, own) in adds {
+            let bytes = &mut data[row * n..(row + 1) * n];
+            match self.ty.dtype {
+                DType::Bool => add::<u8>(bytes, own, |a, b| a | b),
+                DType::Int8 => add::<i8>(bytes, own, i8::wrapping_add),
+                DType::Int16 => add::<i16>(bytes, own, i16::wrapping_add),
+                DType::Int32 => add::<i32>(bytes, own, i32::wrapping_add),
+                DType::Int64 => add::<i64>(bytes, own, i64::wrapping_add),
+                DType::UInt8 => add::<u8>(bytes, own, u8::wrapping_add),
+                DType::UInt16 => add::<u16>(bytes, own, u16::wrapping_add),
+                DType::UInt32 => add::<u32>(bytes, own, u32::wrapping_add),
+                DType::UInt64 => add::<u64>(bytes, own, u64::wrapping_add),
+                DType::Float16 => add::<f16>(bytes, own, |a, b| a + b),
+                DType::Float32 => add::<f32>(bytes, own, |a, b| a + b),
+                DType::Float64 => add::<f64>(bytes, own, |a, b| a + b),
+            }
+        }
+        Self { ty: self.ty.clone(), rows: self.rows, data: aligned(&data) }
+    }
+
     /// The same values as another dtype, rounding to nearest even as NumPy's `astype` and torch's `.to` do.
     ///
     /// # Errors

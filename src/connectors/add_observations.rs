@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::OBS;
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Numbering, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
 
@@ -36,6 +36,10 @@ impl Piece for AddObservationsFromEpisodesToBatch {
 
 impl Connector for AddObservationsFromEpisodesToBatch {
     piece_boilerplate!();
+
+    fn numbering(&self) -> Numbering {
+        Numbering::WithObservations
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.has(OBS) {

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::{LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Numbering, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
@@ -50,6 +50,10 @@ fn lengthened(episodes: &EpisodeBatch, column: &Tensor, extra: impl Fn(&mut Tens
 
 impl Connector for AddOneTsToEpisodesAndTruncate {
     piece_boilerplate!();
+
+    fn numbering(&self) -> Numbering {
+        Numbering::Always
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if !plan.episodes.last_obs {

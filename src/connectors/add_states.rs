@@ -172,6 +172,10 @@ fn look_back(
 impl Connector for AddStatesFromEpisodesToBatch {
     piece_boilerplate!();
 
+    fn look_back(&self, module: &ModuleSettings) -> usize {
+        usize::from(module.stateful)
+    }
+
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if !cx.module.stateful || plan.batch.has(STATE_IN) {
             return Ok(());
@@ -282,7 +286,7 @@ mod tests {
     fn state_in(eps: &mut EpisodeBatch, compat: Compat, repairs: &mut Repairs) -> Result<Vec<f32>> {
         let settings = stateful(2);
         let piece = AddStatesFromEpisodesToBatch::default();
-        let batch = apply_with(&piece, Context { module: &settings, compat }, eps, ModuleBatch::default(), repairs)?;
+        let batch = apply_with(&piece, Context::new(&settings, compat), eps, ModuleBatch::default(), repairs)?;
         Ok(batch.get(STATE_IN).unwrap().values::<f32>().to_vec())
     }
 
@@ -325,7 +329,7 @@ mod tests {
         let mut batch = ModuleBatch::default();
         batch.push(NEXT_OBS, Tensor::zeros(TensorType::new(DType::Float32, [1]), 3));
         let settings = stateful(2);
-        let cx = Context { module: &settings, compat: Compat::Correct };
+        let cx = Context::new(&settings, Compat::Correct);
         let piece = AddStatesFromEpisodesToBatch::default();
         let batch = apply_with(&piece, cx, &mut eps, batch, &mut Repairs::default()).unwrap();
         assert_eq!(batch.get(NEXT_STATE_IN).unwrap().values::<f32>(), [100., 102.]);

@@ -45,11 +45,12 @@ impl Piece for AddTimeDimToBatchAndZeroPad {
 }
 
 /// `column` cut per chunk into rows of `seq_len` places, the last one of each chunk zero-padded on the right.
-fn split_and_zero_pad(column: &Tensor, lengths: impl Iterator<Item = usize>, seq_len: usize, rows: usize) -> Tensor {
+pub(super) fn split_and_zero_pad(column: &Tensor, episodes: &EpisodeBatch, seq_len: usize) -> Tensor {
+    let rows: usize = episodes.lengths().map(|len| len.div_ceil(seq_len)).sum();
     // Built place by place (`rows * seq_len` rows of the old type), then seen as sequences: the bytes are the same.
     let mut places = TensorBuilder::with_capacity(column.ty().clone(), rows * seq_len);
     let mut start = 0;
-    for len in lengths {
+    for len in episodes.lengths() {
         places.extend(column, start, len);
         places.extend_zeros(len.next_multiple_of(seq_len) - len);
         start += len;
@@ -101,13 +102,12 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
             return Ok(());
         }
         let seq_len = cx.module.seq_len()?;
-        let rows = episodes.lengths().map(|len| len.div_ceil(seq_len)).sum();
         for (_, column) in batch.iter_mut() {
-            *column = split_and_zero_pad(column, episodes.lengths(), seq_len, rows);
+            *column = split_and_zero_pad(column, episodes, seq_len);
         }
         if !batch.has(LOSS_MASK) {
             let ones = Tensor::from_bools(std::iter::repeat_n(true, episodes.steps_len()));
-            batch.push(LOSS_MASK, split_and_zero_pad(&ones, episodes.lengths(), seq_len, rows));
+            batch.push(LOSS_MASK, split_and_zero_pad(&ones, episodes, seq_len));
         }
         batch.push(SEQ_LENS, Tensor::from_values::<i64>([], &seq_lens(episodes.lengths(), seq_len)));
         Ok(())

@@ -7,6 +7,8 @@ mod add_one_ts;
 mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
+mod compute_returns_to_go;
+mod general_advantage_estimation;
 mod numpy_to_tensor;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
@@ -16,6 +18,8 @@ pub use add_one_ts::AddOneTsToEpisodesAndTruncate;
 pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
+pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
 
 #[cfg(test)]
@@ -23,9 +27,12 @@ mod testing;
 
 use serde_json::Value;
 
+use crate::column::REWARDS;
 use crate::connector::{Connector, Piece};
+use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result, closest};
 use crate::job::ConnectorConfig;
+use crate::tensor::Tensor;
 
 /// All pieces, in the order in which `gristmill connectors` lists them.
 static ALL: &[Entry] = &[
@@ -37,6 +44,8 @@ static ALL: &[Entry] = &[
     Entry::of::<AddStatesFromEpisodesToBatch>(),
     Entry::of::<BatchIndividualItems>(),
     Entry::of::<NumpyToTensor>(),
+    Entry::of::<GeneralAdvantageEstimation>(),
+    Entry::of::<ComputeReturnsToGo>(),
 ];
 
 /// What is known of a piece without an instance of it.
@@ -131,6 +140,19 @@ fn require_learner_connector(as_learner_connector: bool) -> Result<()> {
     Err(Error::usage(
         "found as_learner_connector = false, expected true: recorded data go through the learner pipeline",
     ))
+}
+
+/// A discount factor or a weight lies between 0 and 1.
+fn require_discount(name: &str, value: f64) -> Result<()> {
+    if (0.0..=1.0).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::usage(format!("found {name} = {value}, expected a number from 0 to 1")))
+}
+
+/// The rewards of a batch of episodes. Layouts have made sure that they are one column.
+fn rewards(episodes: &EpisodeBatch) -> Result<&Tensor> {
+    episodes.steps.get(REWARDS).ok_or_else(|| Error::internal("episodes without rewards"))
 }
 
 /// Serde's default for `as_learner_connector`.

@@ -29,6 +29,8 @@ pub fn episodes(lengths: &[usize]) -> EpisodeBatch {
     let chunk = |e| Chunk {
         id: EpisodeId::Str(format!("e{e}").into()),
         agent_id: None,
+        ordinal: e as u64,
+        bare_rank: e as u64,
         t_started: 0,
         terminated: false,
         truncated: false,
@@ -76,7 +78,7 @@ pub fn apply(piece: &dyn Connector, episodes: &mut EpisodeBatch) -> Result<Modul
 /// Applies a piece for a stateless module.
 pub fn apply_to(piece: &dyn Connector, episodes: &mut EpisodeBatch, batch: &mut ModuleBatch) -> Result<()> {
     let module = ModuleSettings::default();
-    piece.apply(Context { module: &module, compat: Compat::Correct }, episodes, batch, &mut Repairs::default())
+    piece.apply(Context::new(&module, Compat::Correct), episodes, batch, &mut Repairs::default())
 }
 
 /// Applies a piece for a stateful module.
@@ -87,5 +89,5 @@ pub fn apply_stateful(
     batch: &mut ModuleBatch,
 ) -> Result<()> {
     let module = stateful(max_seq_len);
-    piece.apply(Context { module: &module, compat: Compat::Correct }, episodes, batch, &mut Repairs::default())
+    piece.apply(Context::new(&module, Compat::Correct), episodes, batch, &mut Repairs::default())
 }

@@ -23,12 +23,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
         ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
-        (
-            !job.multi_agent.agent_to_module.is_empty(),
-            "multi_agent.agent_to_module",
-            "mapping agents to modules",
-            "a recording with a module id on every row needs no rule",
-        ),
     ]
     .into_iter()
     .filter(|(asked, ..)| *asked)
@@ -46,15 +40,11 @@ mod tests {
         let job = Job::from_toml_str(
             r#"
             input = { paths = ["x"], layout = "minari", where = "episode_return > 1", on_bad_episode = "skip" }
-            multi_agent = { agent_to_module = { a = "b" } }
             output = { shuffle = { seed = 7 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(
-            keys,
-            ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle", "multi_agent.agent_to_module"]
-        );
+        assert_eq!(keys, ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle"]);
     }
 }

@@ -28,7 +28,9 @@ pub(super) struct Rows {
 /// A row group to be encoded: pieces of units, to be joined column by column.
 #[derive(Debug)]
 pub(super) struct Cut {
-    /// Which shard it belongs to.
+    /// Which stream of shards it belongs to.
+    pub stream: usize,
+    /// Which shard of it.
     pub shard: usize,
     /// Whether the shard is complete with it.
     pub ends_shard: bool,
@@ -76,6 +78,7 @@ impl Cut {
 /// Collects rows and gives out row groups.
 #[derive(Debug)]
 pub(super) struct Cutter {
+    stream: usize,
     shard_rows: usize,
     group_rows: usize,
     shard: usize,
@@ -85,9 +88,10 @@ pub(super) struct Cutter {
 }
 
 impl Cutter {
-    pub fn new(shard_rows: usize, group_rows: usize) -> Self {
+    pub fn new(stream: usize, shard_rows: usize, group_rows: usize) -> Self {
         let group_rows = group_rows.clamp(1, shard_rows.max(1));
         Self {
+            stream,
             shard_rows: shard_rows.max(1),
             group_rows,
             shard: 0,
@@ -126,7 +130,7 @@ impl Cutter {
         self.waiting_rows -= rows;
         self.in_shard += rows;
         let ends_shard = self.in_shard == self.shard_rows || (flush && self.waiting_rows == 0);
-        let cut = Cut { shard: self.shard, ends_shard, rows, pieces };
+        let cut = Cut { stream: self.stream, shard: self.shard, ends_shard, rows, pieces };
         if ends_shard {
             self.shard += 1;
             self.in_shard = 0;
@@ -145,7 +149,7 @@ mod tests {
 
     /// Shard, end of shard and values of every row group.
     fn cut(units: &[&[i32]], shard_rows: usize, group_rows: usize) -> Vec<(usize, bool, Vec<i32>)> {
-        let (mut cutter, mut out) = (Cutter::new(shard_rows, group_rows), Vec::new());
+        let (mut cutter, mut out) = (Cutter::new(0, shard_rows, group_rows), Vec::new());
         let mut take = |cutter: &mut Cutter, flush| {
             while let Some(cut) = cutter.next(flush) {
                 let data = cut.join(1).unwrap();

@@ -7,28 +7,33 @@ mod reader;
 mod schedule;
 mod units;
 
+use std::ops::Range;
+use std::sync::Arc;
 use std::time::Instant;
 
 use indexmap::IndexMap;
 use rayon::prelude::*;
 use serde::Serialize;
 
-use cutter::Rows;
-use output::Output;
+use cutter::{Cut, Rows};
+use output::{Encoded, ModuleEncoder, Output, Outputs};
+use provenance::Provenance;
 use reader::{Delivery, ReadTask, Reader};
-use schedule::{Compiled, Limits, Work};
+use schedule::{Limits, Taker, Work};
 use units::Unit;
 
+use crate::batch::ModuleBatch;
 use crate::column::DEFAULT_MODULE_ID;
-use crate::connector::Repairs;
+use crate::connector::{Finding, ModuleUnit, Ordered, Repairs};
+use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
-use crate::job::{Compat, Job, ModuleSettings, check_supported};
+use crate::job::{Compat, Job, check_supported};
 use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem, RunRecord};
-use crate::pipeline::{Pipeline, PipelineLayout};
+use crate::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
 use crate::progress::{Progress, Totals};
 use crate::sink::{ColumnData, OutputDir, combine};
 use crate::source::blocks::Blocks;
-use crate::source::index::Index;
+use crate::source::index::{Entry, Index};
 use crate::source::{IndexOptions, Noticed, Source, keys, recognise};
 
 /// Bytes of decoded input per block, and of steps per unit. Large enough that a task outweighs its start, small
@@ -102,12 +107,11 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
     let pipeline = Pipeline::new(&job.learner)?;
-    let module = job.rl_module.module(DEFAULT_MODULE_ID);
     let source = recognise::open(job)?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;
     if !peeked.steps.is_empty() {
-        pipeline.layout(&module, &peeked)?;
+        pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
     }
     let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
 
@@ -117,8 +121,13 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         .map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))?;
     let input_bytes: u64 = source.rows().files().iter().map(|f| f.bytes).sum();
     progress.begin("looking for episodes", Totals { bytes: Some(input_bytes), ..Totals::default() });
-    let index_options =
-        IndexOptions { duplicates: job.input.duplicates, unfinished: job.input.unfinished, compat: job.learner.compat };
+    let index_options = IndexOptions {
+        duplicates: job.input.duplicates,
+        unfinished: job.input.unfinished,
+        compat: job.learner.compat,
+        look_back: look_back(job, &pipeline),
+        agent_to_module: &job.multi_agent.agent_to_module,
+    };
     let (index, digests) = pool.install(|| {
         rayon::join(
             || source.index(index_options, progress),
@@ -127,42 +136,71 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     });
     let mut index = index?;
     progress.end();
-    if job.learner.compat == Compat::Rllib260 {
-        let seq_len = if module.stateful { Some(module.seq_len()?) } else { None };
-        keys::order(&mut index.entries, pipeline.key_suffix(), seq_len)?;
-    }
-    let layout = pipeline.layout(&module, &index.layout)?;
 
-    let int_ids = matches!(index.entries.first(), Some(e) if matches!(e.id, crate::episode::EpisodeId::Int(_)));
-    let module_dir = dir.module_dir(None, DEFAULT_MODULE_ID)?;
-    let mut output = Output::new(module_dir, provenance::columns(int_ids), &layout.columns, &job.output)?;
+    let modules = plan_modules(job, &pipeline, &index)?;
+    if job.learner.compat == Compat::Rllib260
+        && let Some(first) = modules.first()
+    {
+        let seq_len = |m: usize| modules[m].settings.max_seq_len.filter(|_| modules[m].layout.rows == Rows::Sequences);
+        keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
+    }
+
+    let provenance = Provenance::of(&index);
+    let mut streams = Vec::with_capacity(modules.len());
+    for (stream, module) in modules.iter().enumerate() {
+        let folder = dir.module_dir(None, &module.id)?;
+        streams.push(Output::new(stream, folder, provenance.columns(), &module.layout.columns, &job.output)?);
+    }
 
     let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
     let units = units::cut(&index, step_bytes, UNIT_BYTES);
-    let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
-    progress.begin("converting", totals);
-    let work =
-        Conversion { source: &*source, index: &index, pipeline: &pipeline, module: &module, layout: &layout, int_ids };
     let read_bytes = options
         .memory_limit
         .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
-    let mut found = Found::default();
-    let reader = Reader::new(source.rows().groups().to_vec(), threads);
-    schedule::run(&work, reader, &units, &mut output, Limits { threads, read_bytes }, progress, |unit: Found| {
-        found.merge(&unit)
-    })?;
-    progress.end();
+    let limits = Limits { threads, read_bytes };
+    let read = |work: &Conversion<'_>, taker: &mut dyn Taker<Done>, phase: &str| {
+        let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
+        progress.begin(phase, totals);
+        let reader = Reader::new(source.rows().groups().to_vec(), threads);
+        let result = schedule::run(work, reader, &units, taker, limits, progress);
+        progress.end();
+        result
+    };
 
-    let record = output.finish()?;
+    // A pass of its own for each piece that must know the whole data set before it can start.
+    let mut surveys = Surveys::default();
+    for piece in 0..pipeline.len() {
+        let Some(own) = pipeline.surveys(piece, &modules) else { continue };
+        let survey = Survey { piece, own: &own };
+        let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Some(survey));
+        let mut findings = Findings(Vec::new());
+        read(&work, &mut findings, "surveying")?;
+        let mut own = own;
+        for (module, finding) in findings.0 {
+            if let Some(survey) = &mut own[module] {
+                survey.merge(finding)?;
+            }
+        }
+        let results =
+            own.into_iter().map(|s| s.map(crate::connector::Survey::finish).transpose()).collect::<Result<_>>()?;
+        surveys.set(piece, results);
+    }
+
+    let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, None);
+    let mut written = Written { outputs: Outputs::new(streams), found: Found::default() };
+    read(&work, &mut written, "converting")?;
+    let Written { outputs, found } = written;
+
+    let records: IndexMap<String, ModuleRecord> = modules.iter().map(|m| m.id.clone()).zip(outputs.finish()?).collect();
     let files = source.rows().files();
     let input_files = files
         .iter()
         .zip(digests)
         .map(|(f, digest)| Ok(InputFile { name: f.name.clone(), bytes: f.bytes, digest: digest?, rows: f.rows() }))
         .collect::<Result<Vec<_>>>()?;
-    let manifest = manifest(job, &*source, &index, &found, &record, input_files);
+    let manifest = manifest(job, &*source, &index, &found, records, input_files);
     let seconds = started.elapsed().as_secs_f64();
-    let report = report(job, &manifest, &record, input_bytes, seconds);
+    let report = report(job, &manifest, input_bytes, seconds);
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let run = RunRecord {
         gristmill: env!("CARGO_PKG_VERSION").to_owned(),
@@ -170,12 +208,28 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         steps_per_second: per_second(manifest.counts.steps_out),
         bytes_per_second: per_second(input_bytes),
         input_bytes,
-        output_bytes: record.shards.iter().map(|s| s.bytes).sum(),
+        output_bytes: report.modules.values().map(|m| m.bytes).sum(),
         threads,
         extra: IndexMap::new(),
     };
     dir.finish(&manifest, &run)?;
     Ok(report)
+}
+
+/// Rows before a chunk's first step that any module's pieces look at.
+fn look_back(job: &Job, pipeline: &Pipeline) -> usize {
+    let of = |id: &str| pipeline.look_back(&job.rl_module.module(id));
+    job.rl_module.modules.keys().map(|id| of(id)).chain([of(DEFAULT_MODULE_ID)]).max().unwrap_or(0)
+}
+
+/// The modules that the episodes go to, and what will come out for each.
+fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<ModulePlan>> {
+    let plan = |(id, episodes): (&String, &EpisodeLayout)| {
+        let settings = job.rl_module.module(id);
+        let layout = pipeline.layout(&settings, episodes)?;
+        Ok(ModulePlan { id: id.clone(), settings, layout })
+    };
+    index.modules.iter().zip(&index.layouts).map(plan).collect()
 }
 
 /// What units found out besides rows.
@@ -200,18 +254,56 @@ impl Found {
     }
 }
 
-/// The work of one job.
+/// A survey that a pass over the data is for.
+#[derive(Clone, Copy)]
+struct Survey<'a> {
+    piece: usize,
+    own: &'a [Option<Box<dyn crate::connector::Survey>>],
+}
+
+/// One pass over the data of one job.
 struct Conversion<'a> {
     source: &'a dyn Source,
     index: &'a Index,
     pipeline: &'a Pipeline,
-    module: &'a ModuleSettings,
-    layout: &'a PipelineLayout,
-    int_ids: bool,
+    modules: &'a [ModulePlan],
+    surveys: &'a Surveys,
+    provenance: Provenance,
+    survey: Option<Survey<'a>>,
+    segments: Vec<Segment>,
+}
+
+/// A unit on its way.
+struct State {
+    unit: Vec<ModuleUnit>,
+    found: Found,
+}
+
+/// What a unit brings in the end.
+struct Done {
+    rows: Vec<(usize, Rows)>,
+    findings: Vec<(usize, Finding)>,
+    found: Found,
+}
+
+impl<'a> Conversion<'a> {
+    fn new(
+        source: &'a dyn Source,
+        index: &'a Index,
+        pipeline: &'a Pipeline,
+        modules: &'a [ModulePlan],
+        surveys: &'a Surveys,
+        provenance: Provenance,
+        survey: Option<Survey<'a>>,
+    ) -> Self {
+        let segments = pipeline.segments(survey.map_or(pipeline.len(), |s| s.piece));
+        Self { source, index, pipeline, modules, surveys, provenance, survey, segments }
+    }
 }
 
 impl Work for Conversion<'_> {
-    type Report = Found;
+    type State = State;
+    type Done = Done;
 
     fn read(&self, task: ReadTask) -> Delivery {
         let mut decoder = match task.decoder {
@@ -222,19 +314,107 @@ impl Work for Conversion<'_> {
         Ok((decoder, block))
     }
 
-    fn compile(&self, unit: &Unit, blocks: &Blocks) -> Result<Compiled<Found>> {
+    fn begin(&self, unit: &Unit, blocks: &Blocks) -> Result<State> {
         let mut found = Found::default();
         let entries = &self.index.entries[unit.entries.clone()];
-        let mut episodes = self.source.assemble(self.index, entries, blocks, &mut found.noticed)?;
-        found.episodes_out = episodes.lengths().filter(|&len| len > 0).count() as u64;
-        found.steps_out = episodes.steps_len() as u64;
-        let batch = self.pipeline.apply(self.module, self.layout, &mut episodes, &mut found.repairs)?;
-        found.pipeline_steps_out = episodes.steps_len() as u64;
-        let seq_len = self.module.max_seq_len.unwrap_or(1);
-        let mut columns = provenance::values(&episodes, self.layout.rows, seq_len, self.int_ids)?;
-        columns.extend(batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
-        let rows = columns.first().map_or(0, ColumnData::rows);
-        Ok(Compiled { rows: Rows { rows, columns }, report: found })
+        let mut shares = Vec::new();
+        for module in 0..self.modules.len() {
+            let own: Vec<&Entry> = entries.iter().filter(|e| e.module == module).collect();
+            if own.is_empty() {
+                continue;
+            }
+            let episodes = self.source.assemble(self.index, &own, blocks, &mut found.noticed)?;
+            found.episodes_out += episodes.lengths().filter(|&len| len > 0).count() as u64;
+            found.steps_out += episodes.steps_len() as u64;
+            shares.push(ModuleUnit { module, episodes, batch: ModuleBatch::default() });
+        }
+        Ok(State { unit: shares, found })
+    }
+
+    fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
+        self.pipeline.start_ordered(piece)
+    }
+
+    fn free(&self, pieces: Range<usize>, number: usize, state: &mut State) -> Result<()> {
+        self.pipeline.apply(pieces, self.modules, self.surveys, number, &mut state.unit, &mut state.found.repairs)
+    }
+
+    fn ordered(&self, piece: usize, machine: &mut dyn Ordered, state: &mut State) -> Result<()> {
+        self.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs)
+    }
+
+    fn end(&self, number: usize, state: State) -> Result<Done> {
+        let State { unit, mut found } = state;
+        if let Some(Survey { piece, own }) = self.survey {
+            let findings = self.pipeline.observe(piece, own, self.modules, number, &unit)?;
+            return Ok(Done { rows: Vec::new(), findings, found });
+        }
+        let mut all = Vec::with_capacity(unit.len());
+        for share in unit {
+            let module = &self.modules[share.module];
+            keeps_promise(&module.layout, &share.batch)?;
+            found.pipeline_steps_out += share.episodes.steps_len() as u64;
+            let seq_len = module.settings.max_seq_len.unwrap_or(1);
+            let mut columns = self.provenance.values(&share.episodes, module.layout.rows, seq_len)?;
+            columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
+            let rows = columns.first().map_or(0, ColumnData::rows);
+            all.push((share.module, Rows { rows, columns }));
+        }
+        Ok(Done { rows: all, findings: Vec::new(), found })
+    }
+}
+
+/// Writes what units bring.
+struct Written {
+    outputs: Outputs,
+    found: Found,
+}
+
+impl Taker<Done> for Written {
+    fn take(&mut self, done: Done) -> Result<()> {
+        self.found.merge(&done.found);
+        for (stream, rows) in done.rows {
+            self.outputs.push(stream, rows);
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, flush: bool) -> Option<Cut> {
+        self.outputs.cut(flush)
+    }
+
+    fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder> {
+        self.outputs.encoder(cut)
+    }
+
+    fn append(&mut self, encoded: Encoded) -> Result<()> {
+        self.outputs.append(encoded)
+    }
+}
+
+/// Collects what a survey found, in order.
+struct Findings(Vec<(usize, Finding)>);
+
+impl Taker<Done> for Findings {
+    fn take(&mut self, done: Done) -> Result<()> {
+        self.0.extend(done.findings);
+        Ok(())
+    }
+
+    fn cut(&mut self, _: bool) -> Option<Cut> {
+        None
+    }
+
+    fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {
+        unreachable!("a survey cuts nothing")
+    }
+
+    fn append(&mut self, _: Encoded) -> Result<()> {
+        Ok(())
     }
 }
 
@@ -243,7 +423,7 @@ fn manifest(
     source: &dyn Source,
     index: &Index,
     found: &Found,
-    record: &ModuleRecord,
+    modules: IndexMap<String, ModuleRecord>,
     files: Vec<InputFile>,
 ) -> Manifest {
     let odd = &index.oddities;
@@ -270,7 +450,7 @@ fn manifest(
         steps_in: index.steps_read,
         episodes_out: found.episodes_out,
         steps_out: found.steps_out,
-        rows_out: record.rows,
+        rows_out: modules.values().map(|m| m.rows).sum(),
         duplicates_dropped: odd.duplicate_episodes,
         discontinuities: found.noticed.discontinuities,
         unfinished: odd.unfinished_episodes,
@@ -287,12 +467,12 @@ fn manifest(
         repairs: found.repairs.sorted().into_iter().map(|(n, rows)| (n.to_owned(), rows)).collect(),
         problems,
         notes,
-        modules: IndexMap::from([(DEFAULT_MODULE_ID.to_owned(), record.clone())]),
-        content_digest: combine([(DEFAULT_MODULE_ID, record.digest.as_str())]),
+        content_digest: combine(modules.iter().map(|(id, m)| (id.as_str(), m.digest.as_str()))),
+        modules,
     }
 }
 
-fn report(job: &Job, manifest: &Manifest, record: &ModuleRecord, input_bytes: u64, seconds: f64) -> Report {
+fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Report {
     let problem = |p: &Problem| match &p.first {
         Some(first) => format!("{} {} (first: {first})", p.count, p.what),
         None => format!("{} {}", p.count, p.what),
@@ -301,7 +481,7 @@ fn report(job: &Job, manifest: &Manifest, record: &ModuleRecord, input_bytes: u6
         [] => c.dtype.clone(),
         shape => format!("{}{shape:?}", c.dtype),
     };
-    let module = ModuleReport {
+    let module = |record: &ModuleRecord| ModuleReport {
         columns: record.columns.iter().map(|c| (c.name.clone(), type_name(c))).collect(),
         rows: record.rows,
         shards: record.shards.len() as u64,
@@ -316,7 +496,7 @@ fn report(job: &Job, manifest: &Manifest, record: &ModuleRecord, input_bytes: u6
         duplicates_dropped: manifest.counts.duplicates_dropped,
         discontinuities: manifest.counts.discontinuities,
         problems: manifest.problems.iter().map(problem).chain(manifest.notes.iter().cloned()).collect(),
-        modules: IndexMap::from([(record.folder.clone(), module)]),
+        modules: manifest.modules.values().map(|m| (m.folder.clone(), module(m))).collect(),
         repairs: manifest.repairs.clone(),
         seconds,
         output: job.output_path().display().to_string(),

@@ -17,6 +17,7 @@ use crate::stats::ColumnStats;
 /// A row group's bytes, and what was learned from its values on the way.
 #[derive(Debug)]
 pub(super) struct Encoded {
+    stream: usize,
     shard: usize,
     ends_shard: bool,
     data: RowGroupData,
@@ -52,7 +53,42 @@ impl Encoded {
             })
             .collect::<Result<_>>()?;
         let bytes = module.encoder.encode(&data)?;
-        Ok(Self { shard: cut.shard, ends_shard: cut.ends_shard, data, bytes, stats })
+        Ok(Self { stream: cut.stream, shard: cut.shard, ends_shard: cut.ends_shard, data, bytes, stats })
+    }
+}
+
+/// The shards of all modules.
+pub(super) struct Outputs(Vec<Output>);
+
+impl Outputs {
+    /// One output a stream.
+    pub fn new(streams: Vec<Output>) -> Self {
+        Self(streams)
+    }
+
+    /// Adds rows to a stream.
+    pub fn push(&mut self, stream: usize, rows: Rows) {
+        self.0[stream].cutter.push(rows);
+    }
+
+    /// The next row group to be encoded, of any stream; with `flush` also what is left.
+    pub fn cut(&mut self, flush: bool) -> Option<Cut> {
+        self.0.iter_mut().find_map(|o| o.cutter.next(flush))
+    }
+
+    /// What encoding a cut needs.
+    pub fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder> {
+        Arc::clone(&self.0[cut.stream].module)
+    }
+
+    /// Appends a row group. They come in the order in which they were cut.
+    pub fn append(&mut self, group: Encoded) -> Result<()> {
+        self.0[group.stream].append(group)
+    }
+
+    /// Ends the last shards.
+    pub fn finish(self) -> Result<Vec<ModuleRecord>> {
+        self.0.into_iter().map(Output::finish).collect()
     }
 }
 
@@ -71,6 +107,7 @@ pub(super) struct Output {
 impl Output {
     /// Shards in `dir` with the columns of the pipeline (`columns`) behind those that tell where a row came from.
     pub fn new(
+        stream: usize,
         dir: ModuleDir,
         provenance: Vec<(String, ColumnType)>,
         columns: &[batch::ColumnLayout],
@@ -96,7 +133,7 @@ impl Output {
             dir,
             format: output.format,
             module: Arc::new(ModuleEncoder { encoder, masked, loss_mask }),
-            cutter: Cutter::new(output.rows_per_shard, group_rows),
+            cutter: Cutter::new(stream, output.rows_per_shard, group_rows),
             writer: None,
             shards: Vec::new(),
             stats,
@@ -104,23 +141,8 @@ impl Output {
         })
     }
 
-    /// What tasks need to encode row groups.
-    pub fn encoder(&self) -> Arc<ModuleEncoder> {
-        Arc::clone(&self.module)
-    }
-
-    /// Adds the rows of the next unit.
-    pub fn push(&mut self, rows: Rows) {
-        self.cutter.push(rows);
-    }
-
-    /// The next row group to be encoded; with `flush` also the rest.
-    pub fn cut(&mut self, flush: bool) -> Option<Cut> {
-        self.cutter.next(flush)
-    }
-
     /// Appends a row group. They come in the order in which they were cut.
-    pub fn append(&mut self, group: Encoded) -> Result<()> {
+    fn append(&mut self, group: Encoded) -> Result<()> {
         for (all, own) in self.stats.iter_mut().zip(&group.stats) {
             if let (Some(all), Some(own)) = (all, own) {
                 all.merge(own);
@@ -157,7 +179,7 @@ impl Output {
     }
 
     /// Ends the last shard. A module without rows gets one shard that says which columns it would have.
-    pub fn finish(mut self) -> Result<ModuleRecord> {
+    fn finish(mut self) -> Result<ModuleRecord> {
         if let Some(writer) = self.writer.take() {
             self.finish_shard(writer)?;
         }

@@ -5,38 +5,70 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Builder, StringBuilder};
 
 use crate::batch::Rows;
-use crate::column::{EPS_ID, T};
+use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::episode::{EpisodeBatch, EpisodeId};
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType};
+use crate::source::index::Index;
 
-/// The provenance columns of a data set, in front of those of the batch. Integer ids stay integers.
-pub(super) fn columns(int_ids: bool) -> Vec<(String, ColumnType)> {
-    let id = if int_ids { ColumnType::Int64 } else { ColumnType::Utf8 };
-    vec![(EPS_ID.to_owned(), id), (T.to_owned(), ColumnType::Int64)]
+/// Which provenance columns a data set has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Provenance {
+    /// Integer ids stay integers.
+    int_ids: bool,
+    /// Multi-agent data say whose row it is.
+    agents: bool,
 }
 
-/// Episode id and first step of every row, in the order of [`columns`].
-///
-/// `episodes` are those that the pipeline left behind: a piece that lengthens episodes makes more rows.
-pub(super) fn values(episodes: &EpisodeBatch, rows: Rows, seq_len: usize, int_ids: bool) -> Result<Vec<ColumnData>> {
-    let step = match rows {
-        Rows::Steps => 1,
-        Rows::Sequences => seq_len.max(1),
-    };
-    let mut t = Int64Builder::new();
-    let mut ids = if int_ids { Ids::Int(Int64Builder::new()) } else { Ids::Text(StringBuilder::new()) };
-    for (chunk, len) in episodes.chunks.iter().zip(episodes.lengths()) {
-        for at in (0..len).step_by(step) {
-            t.append_value(chunk.t_started.saturating_add(i64::try_from(at).unwrap_or(i64::MAX)));
-            match (&mut ids, &chunk.id) {
-                (Ids::Int(ids), EpisodeId::Int(id)) => ids.append_value(*id),
-                (Ids::Text(ids), EpisodeId::Str(id)) => ids.append_value(id),
-                _ => return Err(Error::internal("episode ids of two kinds").episode(chunk.id.to_string())),
+impl Provenance {
+    /// Those of an indexed input.
+    pub fn of(index: &Index) -> Self {
+        let int_ids = matches!(index.entries.first(), Some(e) if matches!(e.id, EpisodeId::Int(_)));
+        Self { int_ids, agents: index.multi_agent }
+    }
+
+    /// Their names and types. They stand in front of the batch's columns.
+    pub fn columns(self) -> Vec<(String, ColumnType)> {
+        let id = if self.int_ids { ColumnType::Int64 } else { ColumnType::Utf8 };
+        let mut out = vec![(EPS_ID.to_owned(), id)];
+        if self.agents {
+            out.push((AGENT_ID.to_owned(), ColumnType::Utf8));
+        }
+        out.push((T.to_owned(), ColumnType::Int64));
+        out
+    }
+
+    /// Their values for every row, in the order of [`Self::columns`].
+    ///
+    /// `episodes` are those that the pipeline left behind: a piece that lengthens episodes makes more rows.
+    pub fn values(self, episodes: &EpisodeBatch, rows: Rows, seq_len: usize) -> Result<Vec<ColumnData>> {
+        let step = match rows {
+            Rows::Steps => 1,
+            Rows::Sequences => seq_len.max(1),
+        };
+        let mut t = Int64Builder::new();
+        let mut agents = StringBuilder::new();
+        let mut ids = if self.int_ids { Ids::Int(Int64Builder::new()) } else { Ids::Text(StringBuilder::new()) };
+        for (chunk, len) in episodes.chunks.iter().zip(episodes.lengths()) {
+            for at in (0..len).step_by(step) {
+                t.append_value(chunk.t_started.saturating_add(i64::try_from(at).unwrap_or(i64::MAX)));
+                match (&mut ids, &chunk.id) {
+                    (Ids::Int(ids), EpisodeId::Int(id)) => ids.append_value(*id),
+                    (Ids::Text(ids), EpisodeId::Str(id)) => ids.append_value(id),
+                    _ => return Err(Error::internal("episode ids of two kinds").episode(chunk.id.to_string())),
+                }
+                if self.agents {
+                    agents.append_value(chunk.agent_id.as_deref().unwrap_or_default());
+                }
             }
         }
+        let mut out = vec![ColumnData::Ids(ids.finish())];
+        if self.agents {
+            out.push(ColumnData::Ids(Arc::new(agents.finish())));
+        }
+        out.push(ColumnData::Ids(Arc::new(t.finish())));
+        Ok(out)
     }
-    Ok(vec![ColumnData::Ids(ids.finish()), ColumnData::Ids(Arc::new(t.finish()))])
 }
 
 enum Ids {

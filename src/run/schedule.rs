@@ -1,10 +1,16 @@
 //! The loop that keeps all threads busy and everything in order.
 //!
 //! ```text
-//! read ──blocks──▶ assemble + pipeline ──rows──▶ cut ──▶ encode ──▶ append ──▶ shards
-//! (a task a block)   (a task a unit)                   (a task a row group)
-//!      └────────── any thread, any order ──────────┘     └──── in order ────┘
+//! read ──blocks──▶ assemble ──▶ pieces ──rows──▶ cut ──▶ encode ──▶ append ──▶ shards
+//! (a task a block)     (a task a unit)                (a task a row group)
+//!      └────────── any thread, any order ──────────┘    └──── in order ────┘
+//!
+//! pieces: free ──▶ gate ──▶ ordered ──▶ gate opens for the next unit
+//!                                  └──▶ free ──▶ ...
 //! ```
+//!
+//! A piece that must see units in order has a gate: units wait there for their turn, one at a time passes, and the
+//! pieces before and behind run on all threads meanwhile.
 //!
 //! Tasks run in a rayon pool and never wait for one another; the calling thread only receives their results, puts
 //! them in order, and starts what may start next. What may start is bounded by bytes, so memory does not grow with
@@ -12,36 +18,54 @@
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_channel::{Sender, unbounded};
+use crossbeam_channel::unbounded;
 
-use super::cutter::{Cut, Rows};
-use super::output::{Encoded, Output};
+use super::cutter::Cut;
+use super::output::{Encoded, ModuleEncoder};
 use super::reader::{Delivery, ReadTask, Reader};
 use super::units::{Unit, still_needed};
+use crate::connector::Ordered;
 use crate::error::{Error, Result};
+use crate::pipeline::Segment;
 use crate::progress::{Progress, Step};
 use crate::source::blocks::{Block, Blocks};
 
-/// What a unit brings back.
-#[derive(Debug)]
-pub(super) struct Compiled<R> {
-    /// Its rows.
-    pub rows: Rows,
-    /// What else its task found out, to be merged in order.
-    pub report: R,
-}
-
 /// The work itself; the loop knows only its order.
 pub(super) trait Work: Sync {
-    /// What a unit's task finds out besides rows.
-    type Report: Send;
+    /// A unit on its way through the pipeline.
+    type State: Send;
+    /// What a unit brings in the end.
+    type Done: Send;
     /// Opens or goes on with a row group.
     fn read(&self, task: ReadTask) -> Delivery;
-    /// Puts a unit together and runs the pipeline on it.
-    fn compile(&self, unit: &Unit, blocks: &Blocks) -> Result<Compiled<Self::Report>>;
+    /// Puts a unit together.
+    fn begin(&self, unit: &Unit, blocks: &Blocks) -> Result<Self::State>;
+    /// The pieces, cut where units must come in order.
+    fn segments(&self) -> &[Segment];
+    /// Fresh states of the ordered pieces, by segment.
+    fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>>;
+    /// Runs free pieces.
+    fn free(&self, pieces: Range<usize>, number: usize, state: &mut Self::State) -> Result<()>;
+    /// Runs an ordered piece on the unit whose turn it is.
+    fn ordered(&self, piece: usize, machine: &mut dyn Ordered, state: &mut Self::State) -> Result<()>;
+    /// What becomes of a unit behind the last piece.
+    fn end(&self, number: usize, state: Self::State) -> Result<Self::Done>;
+}
+
+/// Where finished units go, in order.
+pub(super) trait Taker<D> {
+    /// Takes in the next unit.
+    fn take(&mut self, done: D) -> Result<()>;
+    /// A row group to be encoded, if one is full; with `flush` also what is left.
+    fn cut(&mut self, flush: bool) -> Option<Cut>;
+    /// What encoding a cut needs.
+    fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder>;
+    /// Takes in the next encoded row group.
+    fn append(&mut self, encoded: Encoded) -> Result<()>;
 }
 
 /// Limits that have no influence on the result.
@@ -53,10 +77,40 @@ pub(super) struct Limits {
     pub read_bytes: usize,
 }
 
-enum Event<R> {
+enum Event<W: Work> {
     Read(usize, Delivery),
-    Compiled(usize, Result<Compiled<R>>),
+    /// A unit waits for its turn at the ordered piece of a segment.
+    Waits(usize, usize, W::State),
+    /// The state of the ordered piece of a segment is free again; `None` if its piece failed.
+    Free(usize, Box<dyn Ordered>),
+    Done(usize, Result<W::Done>),
     Encoded(usize, Result<Encoded>),
+}
+
+/// An ordered piece: its state while no task has it, whose turn is next, and who waits.
+struct Gate<S> {
+    machine: Option<Box<dyn Ordered>>,
+    next: usize,
+    waiting: BTreeMap<usize, S>,
+}
+
+/// Runs a unit through the segments from `segment` on, until it is done or must wait.
+fn advance<W: Work>(work: &W, number: usize, mut segment: usize, mut state: W::State) -> Event<W> {
+    let result = guarded(|| {
+        while let Some(next) = work.segments().get(segment) {
+            match next {
+                Segment::Free(pieces) => work.free(pieces.clone(), number, &mut state)?,
+                Segment::Ordered(_) => return Ok(Err(state)),
+            }
+            segment += 1;
+        }
+        work.end(number, state).map(Ok)
+    });
+    match result {
+        Ok(Ok(done)) => Event::Done(number, Ok(done)),
+        Ok(Err(state)) => Event::Waits(number, segment, state),
+        Err(e) => Event::Done(number, Err(e)),
+    }
 }
 
 /// Runs `task`, turning a panic into an error: one broken task must not leave the loop waiting for ever.
@@ -68,15 +122,14 @@ fn guarded<T>(task: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Reads, compiles and writes everything. `merge` gets the units' reports in order.
+/// Reads everything, runs every unit through the pieces, and hands the results on in order.
 pub(super) fn run<W: Work>(
     work: &W,
     mut reader: Reader,
     units: &[Unit],
-    output: &mut Output,
+    taker: &mut dyn Taker<W::Done>,
     limits: Limits,
     progress: &dyn Progress,
-    mut merge: impl FnMut(W::Report),
 ) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(limits.threads)
@@ -84,29 +137,27 @@ pub(super) fn run<W: Work>(
         .build()
         .map_err(|e| Error::environment(format!("cannot start {} threads: {e}", limits.threads)))?;
     let needed = still_needed(units);
-    let encoder = output.encoder();
     let max_units = limits.threads * 2 + 1;
     let max_groups = limits.threads + 1;
+    let mut gates: BTreeMap<usize, Gate<W::State>> = BTreeMap::new();
+    for (i, segment) in work.segments().iter().enumerate() {
+        if let Segment::Ordered(piece) = segment {
+            let machine = Some(work.start_ordered(*piece)?);
+            gates.insert(i, Gate { machine, next: 0, waiting: BTreeMap::new() });
+        }
+    }
 
     pool.in_place_scope(|scope| {
-        let (send, events) = unbounded::<Event<W::Report>>();
+        let (send, events) = unbounded::<Event<W>>();
         let mut live: VecDeque<Arc<Block>> = VecDeque::new();
         let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
-        let (mut reads, mut next_unit, mut consumed) = (0_usize, 0_usize, 0_usize);
-        let mut compiled: BTreeMap<usize, Result<Compiled<W::Report>>> = BTreeMap::new();
+        let (mut reads, mut next_unit, mut taken) = (0_usize, 0_usize, 0_usize);
+        let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
         let (mut cuts, mut appended) = (0_usize, 0_usize);
         let mut encoded: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
         // The first error in the order of the data; what comes before it is still finished, so that the same error is
         // told whatever the threads did.
         let mut read_error: Option<Error> = None;
-
-        let start_encode = |cut: Cut, number: usize, send: &Sender<_>| {
-            let (send, encoder) = (send.clone(), Arc::clone(&encoder));
-            scope.spawn(move |_| {
-                let result = guarded(|| Encoded::new(&cut, &encoder));
-                let _ = send.send(Event::Encoded(number, result));
-            });
-        };
 
         loop {
             // Blocks whose turn has come.
@@ -132,7 +183,7 @@ pub(super) fn run<W: Work>(
             // Units whose rows are there, as long as what they make is taken.
             while next_unit < units.len()
                 && units[next_unit].end <= frontier
-                && next_unit - consumed < max_units
+                && next_unit - taken < max_units
                 && cuts - appended < max_groups
             {
                 let unit = &units[next_unit];
@@ -140,9 +191,13 @@ pub(super) fn run<W: Work>(
                 let blocks = Blocks::new(live.iter().filter(overlaps).cloned().collect());
                 let (send, number) = (send.clone(), next_unit);
                 scope.spawn(move |_| {
-                    let result = guarded(|| work.compile(unit, &blocks));
+                    let begun = guarded(|| work.begin(unit, &blocks));
                     drop(blocks);
-                    let _ = send.send(Event::Compiled(number, result));
+                    let event = match begun {
+                        Ok(state) => advance(work, number, 0, state),
+                        Err(e) => Event::Done(number, Err(e)),
+                    };
+                    let _ = send.send(event);
                 });
                 next_unit += 1;
             }
@@ -150,8 +205,29 @@ pub(super) fn run<W: Work>(
                 live_bytes -= live.pop_front().map_or(0, |b| b.bytes);
             }
 
+            // Ordered pieces whose next unit has arrived.
+            for (&segment, gate) in &mut gates {
+                let Some(Segment::Ordered(piece)) = work.segments().get(segment).cloned() else { continue };
+                if gate.machine.is_none() || !gate.waiting.contains_key(&gate.next) {
+                    continue;
+                }
+                if let (Some(mut machine), Some(mut state)) = (gate.machine.take(), gate.waiting.remove(&gate.next)) {
+                    let (send, number) = (send.clone(), gate.next);
+                    gate.next += 1;
+                    scope.spawn(move |_| {
+                        let result = guarded(|| work.ordered(piece, &mut *machine, &mut state));
+                        let _ = send.send(Event::Free(segment, machine));
+                        let event = match result {
+                            Ok(()) => advance(work, number, segment + 1, state),
+                            Err(e) => Event::Done(number, Err(e)),
+                        };
+                        let _ = send.send(event);
+                    });
+                }
+            }
+
             // More reading: ahead within the budget, and the next block always when nothing else could free memory.
-            let in_flight = (next_unit - consumed) + (cuts - appended);
+            let in_flight = (next_unit - taken) + (cuts - appended);
             loop {
                 let fits = live_bytes + reader.queued_bytes() < limits.read_bytes;
                 if read_error.is_some() || reads >= limits.threads || !(fits || (in_flight == 0 && reads == 0)) {
@@ -166,7 +242,7 @@ pub(super) fn run<W: Work>(
                 reads += 1;
             }
 
-            if reads == 0 && next_unit == consumed && cuts == appended {
+            if reads == 0 && next_unit == taken && cuts == appended {
                 if let Some(e) = read_error {
                     return Err(e);
                 }
@@ -186,18 +262,29 @@ pub(super) fn run<W: Work>(
                         reader.deliver(number, delivery);
                     }
                 }
-                Event::Compiled(number, result) => {
-                    compiled.insert(number, result);
-                    while let Some(result) = compiled.remove(&consumed) {
-                        let Compiled { rows, report } = result?;
-                        let unit = &units[consumed];
+                Event::Waits(number, segment, state) => {
+                    if let Some(gate) = gates.get_mut(&segment) {
+                        gate.waiting.insert(number, state);
+                    }
+                }
+                Event::Free(segment, machine) => {
+                    if let Some(gate) = gates.get_mut(&segment) {
+                        gate.machine = Some(machine);
+                    }
+                }
+                Event::Done(number, result) => {
+                    done.insert(number, result);
+                    while let Some(result) = done.remove(&taken) {
+                        let unit = &units[taken];
+                        taker.take(result?)?;
                         progress.advance(Step { episodes: unit.entries.len() as u64, steps: unit.steps, bytes: 0 });
-                        merge(report);
-                        output.push(rows);
-                        consumed += 1;
-                        let last = consumed == units.len();
-                        while let Some(cut) = output.cut(last) {
-                            start_encode(cut, cuts, &send);
+                        taken += 1;
+                        while let Some(cut) = taker.cut(taken == units.len()) {
+                            let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
+                            scope.spawn(move |_| {
+                                let result = guarded(|| Encoded::new(&cut, &encoder));
+                                let _ = send.send(Event::Encoded(number, result));
+                            });
                             cuts += 1;
                         }
                     }
@@ -205,7 +292,7 @@ pub(super) fn run<W: Work>(
                 Event::Encoded(number, result) => {
                     encoded.insert(number, result);
                     while let Some(result) = encoded.remove(&appended) {
-                        output.append(result?)?;
+                        taker.append(result?)?;
                         appended += 1;
                     }
                 }

@@ -31,13 +31,17 @@ pub(super) fn cut(index: &Index, step_bytes: usize, unit_bytes: usize) -> Vec<Un
     let mut units: Vec<Unit> = Vec::new();
     // Many empty episodes are work too, so an entry counts at least one step.
     let mut weight = u64::MAX;
+    // Where RLlib's keys move rows, a unit must hold all that change places: it may end only where the entries before
+    // are the first ones in every order.
+    let mut reach = 0;
     for (i, entry) in index.entries.iter().enumerate() {
-        if weight >= unit_steps {
+        if weight >= unit_steps && reach <= i as u64 {
             units.push(Unit { entries: i..i, steps: 0, begin: u64::MAX, end: 0 });
             weight = 0;
         }
         let Some(unit) = units.last_mut() else { continue };
-        weight += entry.steps.max(1);
+        weight = weight.saturating_add(entry.steps.max(1));
+        reach = reach.max(entry.ordinal + 1).max(entry.bare_rank + 1);
         unit.entries.end = i + 1;
         unit.steps += entry.steps;
         for span in entry.rows(&index.spans) {
@@ -63,6 +67,32 @@ mod tests {
     use crate::episode::EpisodeId;
     use crate::source::index::{Entry, Span};
 
+    fn entry(spans: Range<usize>, steps: u64) -> Entry {
+        Entry {
+            id: EpisodeId::Int(0),
+            agent_id: None,
+            module: 0,
+            ordinal: 0,
+            bare_rank: 0,
+            spans,
+            steps,
+            t_started: 0,
+            terminated: true,
+            truncated: false,
+            tail: None,
+            history: Vec::new(),
+            hanging: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn entries_that_change_places_stay_together() {
+        let entry = |(i, ordinal): (u64, u64)| Entry { ordinal, bare_rank: i, ..entry(0..0, 9) };
+        let entries = (0..).zip([0, 2, 3, 1, 4]).map(entry).collect();
+        let units = cut(&Index { entries, ..Index::default() }, 1, 1);
+        assert_eq!(units.iter().map(|u| u.entries.clone()).collect::<Vec<_>>(), [0..1, 1..4, 4..5]);
+    }
+
     #[test]
     fn episodes_are_never_cut_and_blocks_are_kept_while_needed() {
         let spans = vec![
@@ -71,16 +101,6 @@ mod tests {
             Span { row: 2, len: 8 },
             Span { row: 12, len: 1 },
         ];
-        let entry = |spans: Range<usize>, steps| Entry {
-            id: EpisodeId::Int(0),
-            spans,
-            steps,
-            t_started: 0,
-            terminated: true,
-            truncated: false,
-            tail: None,
-            history: None,
-        };
         let entries = vec![entry(0..2, 4), entry(2..3, 8), entry(3..4, 1)];
         let index = Index { entries, spans, ..Index::default() };
         let units = cut(&index, 1, 3);

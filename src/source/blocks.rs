@@ -63,7 +63,7 @@ impl Blocks {
     ///
     /// # Errors
     /// If a row is in no block, which would be a fault of the scheduler.
-    pub fn pieces(&self, span: Span, mut visit: impl FnMut(Piece<'_>) -> Result<()>) -> Result<()> {
+    pub fn pieces<'a>(&'a self, span: Span, mut visit: impl FnMut(Piece<'a>) -> Result<()>) -> Result<()> {
         let (mut row, end) = (span.row, span.row + span.len);
         let mut i = self.0.partition_point(|b| b.first_row + b.rows <= row);
         while row < end {

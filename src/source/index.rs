@@ -1,6 +1,7 @@
 //! What the first pass finds out: which rows make up which episode, in which order.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use crate::episode::{EpisodeId, EpisodeLayout};
 
@@ -18,6 +19,14 @@ pub struct Span {
 pub struct Entry {
     /// Its id.
     pub id: EpisodeId,
+    /// Its agent, in multi-agent data.
+    pub agent_id: Option<Arc<str>>,
+    /// Its module: an index of [`Index::modules`].
+    pub module: usize,
+    /// Its place in dataset order, before RLlib's keys moved anything.
+    pub ordinal: u64,
+    /// Its place in columns that were added before any piece numbered RLlib's ids; see [`super::keys`].
+    pub bare_rank: u64,
     /// Its rows in time order, as a range of [`Index::spans`]. A chunk recorded as one item is one row.
     pub spans: Range<usize>,
     /// Its steps.
@@ -30,14 +39,18 @@ pub struct Entry {
     pub truncated: bool,
     /// A row that holds only the observation after the last step.
     pub tail: Option<u64>,
-    /// A row with the chunk before this one, for the state and the frames that this one lacks.
-    pub history: Option<u64>,
+    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
+    pub hanging: Vec<(u64, u64)>,
+    /// Rows with the chunks before this one, latest first, for the state and the frames that this one lacks.
+    pub history: Vec<u64>,
 }
 
 impl Entry {
     /// Every global row that is needed to put the entry together.
     pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
-        let extra = self.tail.into_iter().chain(self.history).map(|row| Span { row, len: 1 });
+        let hanging = self.hanging.iter().map(|(_, row)| *row);
+        let extra =
+            self.tail.into_iter().chain(self.history.iter().copied()).chain(hanging).map(|row| Span { row, len: 1 });
         spans[self.spans.clone()].iter().copied().chain(extra)
     }
 }
@@ -66,8 +79,16 @@ pub struct Index {
     pub entries: Vec<Entry>,
     /// Their rows; see [`Entry::spans`].
     pub spans: Vec<Span>,
+    /// Ids of the modules, in order of first appearance; `default_policy` alone in single-agent data.
+    pub modules: Vec<String>,
+    /// Whether rows belong to agents.
+    pub multi_agent: bool,
     /// Names and types of the episodes' columns.
     pub layout: EpisodeLayout,
+    /// The same for each module: columns that are null for all of a module's rows are none of its.
+    pub layouts: Vec<EpisodeLayout>,
+    /// Rows before a chunk's first step that pieces look at.
+    pub look_back: usize,
     /// What was odd.
     pub oddities: Oddities,
     /// Sentences for the report.

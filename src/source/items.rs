@@ -1,6 +1,7 @@
 //! Layout `rllib-episodes`: one row a chunk, the whole chunk as msgpack.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, LargeBinaryArray, RecordBatch};
@@ -13,7 +14,7 @@ use super::file::InputFile;
 use super::index::{Entry, Index, Span};
 use super::rows::{RowGroupRef, RowMap};
 use super::{BlockIter, IndexOptions, Noticed, Source};
-use crate::column::{ACTIONS, OBS, REWARDS, root};
+use crate::column::{ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, root};
 use crate::episode::{Chunk, EpisodeBatch, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, Duplicates, Unfinished};
@@ -111,7 +112,7 @@ impl ItemsSource {
     ///
     /// # Errors
     /// If two items of one episode and start differ (unless RLlib's behaviour is asked for, which takes both).
-    fn repeated(&self, headers: &Headers, options: IndexOptions) -> Result<Vec<bool>> {
+    fn repeated(&self, headers: &Headers, options: IndexOptions<'_>) -> Result<Vec<bool>> {
         let mut same_start: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
         for (i, (_, header)) in headers.iter().enumerate() {
             same_start.entry((&header.id, header.t_started)).or_default().push(i);
@@ -215,7 +216,7 @@ impl Source for ItemsSource {
         Ok(EpisodeLayout { steps: Vec::new(), last_obs: true })
     }
 
-    fn index(&self, options: IndexOptions, progress: &dyn Progress) -> Result<Index> {
+    fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let (mut types, mut headers) = (LeafTypes::default(), Vec::new());
         let scanned: Vec<_> = self.rows.groups().par_iter().map(|g| self.scan(*g, progress)).collect();
         for (group, part) in self.rows.groups().iter().zip(scanned) {
@@ -223,7 +224,9 @@ impl Source for ItemsSource {
             types.merge(&part_types).map_err(|e| self.rows.locate(group.first_row, e))?;
             headers.extend(part_headers);
         }
-        let mut index = Index { layout: layout(&types)?, ..Index::default() };
+        let modules = vec![DEFAULT_MODULE_ID.to_owned()];
+        let layout = layout(&types)?;
+        let mut index = Index { layouts: vec![layout.clone()], layout, modules, ..Index::default() };
         index.episodes_read = headers.len() as u64;
         index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
         index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
@@ -254,28 +257,29 @@ impl Source for ItemsSource {
         })))
     }
 
-    fn assemble(&self, index: &Index, entries: &[Entry], blocks: &Blocks, _: &mut Noticed) -> Result<EpisodeBatch> {
+    fn assemble(&self, index: &Index, entries: &[&Entry], blocks: &Blocks, _: &mut Noticed) -> Result<EpisodeBatch> {
         let leaves: Vec<(String, TensorType)> =
             index.layout.steps.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
         let mut decoder = ItemDecoder::new(leaves.clone())?;
         let mut donors = ItemDecoder::new(leaves)?;
         let mut batch = EpisodeBatch { offsets: vec![0], history_offsets: vec![0], ..EpisodeBatch::default() };
-        // For each chunk, the row of `donors` that stands in for the look-back it lacks.
-        let mut donor_rows: Vec<Option<usize>> = Vec::with_capacity(entries.len());
+        // For each chunk, the rows of `donors` that stand in for the look-back it lacks.
+        let mut donor_rows: Vec<Range<usize>> = Vec::with_capacity(entries.len());
         let (mut steps, mut donated) = (0, 0);
         for entry in entries {
             let row = index.spans[entry.spans.start].row;
             steps += self.decode(&mut decoder, blocks, row, entry)?.len;
             batch.offsets.push(steps);
-            let mut donor = None;
-            if let Some(row) = entry.history {
+            let begin = donated;
+            for &row in entry.history.iter().rev() {
                 donated += self.decode(&mut donors, blocks, row, entry)?.len;
-                donor = donated.checked_sub(1);
             }
-            donor_rows.push(donor);
+            donor_rows.push(begin..donated);
             batch.chunks.push(Chunk {
                 id: entry.id.clone(),
-                agent_id: None,
+                agent_id: entry.agent_id.clone(),
+                ordinal: entry.ordinal,
+                bare_rank: entry.bare_rank,
                 t_started: entry.t_started,
                 terminated: entry.terminated,
                 truncated: entry.truncated,
@@ -283,14 +287,17 @@ impl Source for ItemsSource {
             });
         }
         let (own, donors) = (decoder.finish(), donors.finish());
-        // Buffers of one item may look back differently far; what all of them have is the chunk's look-back.
+        // Buffers of one item may look back differently far; what all of them have is the chunk's look-back. Where
+        // earlier chunks reach further back, theirs is taken: they hold the same rows.
+        let own_look_back = |i: usize| own.iter().map(|(_, leaf)| leaf.items[i].history as usize).min().unwrap_or(0);
+        for (i, rows) in donor_rows.iter_mut().enumerate() {
+            let wanted = if rows.len() <= own_look_back(i) { 0 } else { rows.len().min(index.look_back) };
+            rows.start = rows.end - wanted;
+        }
         let look_backs: Vec<usize> = donor_rows
             .iter()
             .enumerate()
-            .map(|(i, donor)| match donor {
-                Some(_) => 1,
-                None => own.iter().map(|(_, leaf)| leaf.items[i].history as usize).min().unwrap_or(0),
-            })
+            .map(|(i, rows)| if rows.is_empty() { own_look_back(i) } else { rows.len() })
             .collect();
         for (i, len) in look_backs.iter().enumerate() {
             batch.history_offsets.push(batch.history_offsets[i] + len);
@@ -299,11 +306,12 @@ impl Source for ItemsSource {
             let name: Arc<str> = name.into();
             let mut history = TensorBuilder::with_capacity(own.history.ty().clone(), look_backs.iter().sum());
             let mut end = 0;
-            for ((counts, donor_row), &len) in own.items.iter().zip(&donor_rows).zip(&look_backs) {
+            for ((counts, donated), &len) in own.items.iter().zip(&donor_rows).zip(&look_backs) {
                 end += counts.history as usize;
-                match donor_row {
-                    Some(row) => history.extend(&donor.steps, *row, 1),
-                    None => history.extend(&own.history, end - len, len),
+                if donated.is_empty() {
+                    history.extend(&own.history, end - len, len);
+                } else {
+                    history.extend(&donor.steps, donated.start, len);
                 }
             }
             batch.history.set(Arc::clone(&name), history.finish());
@@ -371,12 +379,11 @@ impl ItemsSource {
         &self,
         headers: &Headers,
         chunks: &[Vec<usize>],
-        options: IndexOptions,
+        options: IndexOptions<'_>,
         index: &mut Index,
     ) -> Result<()> {
         let mut entries: Vec<Option<Entry>> = vec![None; headers.len()];
         for places in chunks {
-            let end_of = |h: &ItemHeader| h.t_started.saturating_add(i64::try_from(h.len).unwrap_or(i64::MAX));
             let last = places.iter().copied().max_by_key(|&i| (end_of(&headers[i].1), i)).unwrap_or(0);
             let (last_row, last_header) = &headers[last];
             let unfinished =
@@ -395,11 +402,16 @@ impl ItemsSource {
             }
             for &i in places {
                 let header = &headers[i].1;
-                let before =
-                    places.iter().map(|&j| &headers[j]).find(|(_, h)| h.len > 0 && end_of(h) == header.t_started);
-                let lacks = options.compat == Compat::Correct && header.t_started > 0 && header.lookback == 0;
+                let history = match options.compat {
+                    Compat::Correct => history_of(headers, places, i, options.look_back),
+                    Compat::Rllib260 => Vec::new(),
+                };
                 entries[i] = Some(Entry {
                     id: EpisodeId::Str(header.id.as_str().into()),
+                    agent_id: None,
+                    module: 0,
+                    ordinal: 0,
+                    bare_rank: 0,
                     spans: i..i + 1, // of a list with one span an item; see below
                     steps: header.len as u64,
                     t_started: header.t_started,
@@ -407,14 +419,43 @@ impl ItemsSource {
                     truncated: header.truncated
                         || (unfinished && i == last && options.unfinished == Unfinished::Truncate),
                     tail: None,
-                    history: before.filter(|_| lacks).map(|(row, _)| *row),
+                    history,
+                    hanging: Vec::new(),
                 });
             }
         }
         index.spans = headers.iter().map(|(row, _)| Span { row: *row, len: 1 }).collect();
         index.entries = entries.into_iter().flatten().collect();
+        index.look_back = options.look_back;
+        for (ordinal, entry) in (0..).zip(&mut index.entries) {
+            entry.ordinal = ordinal;
+        }
         Ok(())
     }
+}
+
+/// The step after an item's last one.
+fn end_of(header: &ItemHeader) -> i64 {
+    header.t_started.saturating_add(i64::try_from(header.len).unwrap_or(i64::MAX))
+}
+
+/// The rows of the chunks right before chunk `i` of an episode, latest first, that together hold the `look_back` rows
+/// before it. Empty if it brings them itself.
+fn history_of(headers: &Headers, places: &[usize], i: usize, look_back: usize) -> Vec<u64> {
+    let header = &headers[i].1;
+    let mut out = Vec::new();
+    if header.t_started <= 0 || header.lookback >= look_back {
+        return out;
+    }
+    let (mut start, mut found) = (header.t_started, 0);
+    while found < look_back
+        && let Some((row, before)) = places.iter().map(|&j| &headers[j]).find(|(_, h)| h.len > 0 && end_of(h) == start)
+    {
+        out.push(*row);
+        found += before.len;
+        start = before.t_started;
+    }
+    out
 }
 
 /// Whether a batch's column could hold items.

@@ -5,6 +5,7 @@
 //! file order, as [`Block`]s; [`Source::assemble`] then puts the episodes of one unit of work together from them. It
 //! is a pure function of the unit's rows, so units can be assembled by any thread in any order.
 
+mod agents;
 pub mod blocks;
 pub mod elements;
 pub mod episode_state;
@@ -38,13 +39,17 @@ use crate::progress::Progress;
 
 /// What the first pass needs to know of the job.
 #[derive(Debug, Clone, Copy)]
-pub struct IndexOptions {
+pub struct IndexOptions<'a> {
     /// What to do with rows recorded twice.
     pub duplicates: crate::job::Duplicates,
     /// What to do with episodes that do not end.
     pub unfinished: crate::job::Unfinished,
     /// RLlib's behaviour to the letter, or repaired.
     pub compat: crate::job::Compat,
+    /// Rows before a chunk's first step that pieces look at.
+    pub look_back: usize,
+    /// Which module an agent's rows go to: patterns (`*` stands for anything) and module ids; the first match wins.
+    pub agent_to_module: &'a indexmap::IndexMap<String, String>,
 }
 
 /// Counts of what [`Source::assemble`] noticed in the rows it read.
@@ -80,7 +85,7 @@ pub trait Source: Debug + Send + Sync {
     ///
     /// # Errors
     /// If episodes cannot be told apart or contradict themselves.
-    fn index(&self, options: IndexOptions, progress: &dyn Progress) -> Result<Index>;
+    fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index>;
 
     /// The second pass over one row group: its blocks in order, each of about `block_bytes`.
     ///
@@ -95,7 +100,7 @@ pub trait Source: Debug + Send + Sync {
     fn assemble(
         &self,
         index: &Index,
-        entries: &[Entry],
+        entries: &[&Entry],
         blocks: &Blocks,
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch>;

@@ -49,6 +49,8 @@ pub struct Resolved {
     pub tail: Option<u64>,
     /// Rows that were dropped as duplicates.
     pub duplicates: u64,
+    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
+    pub hanging: Vec<(u64, u64)>,
 }
 
 impl Resolved {
@@ -88,7 +90,7 @@ pub struct RowError {
 /// The rows whose prints [`resolve`] will ask for.
 #[must_use]
 pub fn rows_to_print(runs: &[Run], timed: bool, duplicates: Duplicates) -> Vec<Span> {
-    let tail_only = |r: &&Run| !r.tail;
+    let tail_only = |r: &&Run| !r.tail && !r.hanging;
     if runs.iter().filter(tail_only).count() < 2 {
         return Vec::new();
     }
@@ -132,10 +134,35 @@ pub fn resolve(
 ) -> Result<Vec<Resolved>, RowError> {
     if let [run] = runs
         && !run.tail
+        && !run.hanging
     {
         return Ok(vec![Resolved { spans: vec![run.span], t_started: run.t, done: run.done, ..Resolved::default() }]);
     }
+    if runs.iter().any(|r| r.hanging) {
+        let (hanging, steps): (Vec<Run>, Vec<Run>) = runs.iter().partition(|r| r.hanging);
+        let mut out = resolve(&steps, timed, duplicates, prints)?;
+        return attach(&hanging, &mut out).map(|()| out);
+    }
     if timed { by_time(runs, duplicates, prints) } else { by_content(runs, duplicates, prints) }
+}
+
+/// Adds rewards that came while the agent did not act to its next step, or to the last one if there is none.
+fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
+    for run in hanging {
+        let row = run.span.row;
+        let Some(episode) = episodes.iter_mut().find(|e| !e.spans.is_empty()) else {
+            let error = Error::data("found a reward of an agent that never acts").column(crate::column::REWARDS);
+            return Err(RowError { error, row });
+        };
+        let rows = episode.spans.iter().flat_map(|s| s.row..s.row + s.len);
+        let step = (0..).zip(rows).find(|(_, r)| *r > row).map_or(episode.steps() - 1, |(i, _)| i);
+        episode.hanging.push((step, row));
+        // The flags of such a row are the agent's, too: it may die without having acted again.
+        if run.done.any() && step + 1 == episode.steps() {
+            episode.done = run.done;
+        }
+    }
+    Ok(())
 }
 
 fn by_time(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Result<Vec<Resolved>, RowError> {
@@ -300,7 +327,14 @@ mod tests {
     use super::*;
 
     fn run(row: u64, len: u64, t: i64, terminated: bool) -> Run {
-        Run { episode: 0, span: Span { row, len }, t, done: Done { terminated, truncated: false }, tail: false }
+        Run {
+            episode: 0,
+            span: Span { row, len },
+            t,
+            done: Done { terminated, truncated: false },
+            tail: false,
+            hanging: false,
+        }
     }
 
     /// Rows with the given contents; `obs` of row i is `obs[i]`, its next observation `obs[i] + 1`.

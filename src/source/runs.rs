@@ -10,6 +10,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::index::Span;
 use crate::episode::EpisodeId;
@@ -44,6 +45,8 @@ pub struct Run {
     pub done: Done,
     /// The row has a null action: it holds only the observation after the last step.
     pub tail: bool,
+    /// The row has neither observation nor action: it holds a reward that an agent got while it did not act.
+    pub hanging: bool,
 }
 
 /// One row as the first pass sees it.
@@ -57,21 +60,34 @@ pub struct ScanRow {
     pub done: Done,
     /// Null action.
     pub tail: bool,
+    /// Null action and null observation.
+    pub hanging: bool,
+}
+
+/// Whose rows these are: an episode, and in multi-agent data one agent of it.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Who {
+    /// The episode.
+    pub id: EpisodeId,
+    /// The agent.
+    pub agent: Option<Arc<str>>,
+    /// The module that acted, where recorded.
+    pub module: Option<Arc<str>>,
 }
 
 /// The runs of a stretch of rows, with the ids of their episodes in order of first appearance.
 #[derive(Debug, Default)]
 pub struct Runs {
-    /// Episode ids in order of first appearance.
-    pub ids: Vec<EpisodeId>,
-    numbers: HashMap<EpisodeId, usize>,
+    /// Episodes (of one agent each) in order of first appearance.
+    pub ids: Vec<Who>,
+    numbers: HashMap<Who, usize>,
     /// The runs in row order.
     pub runs: Vec<Run>,
 }
 
 impl Runs {
     /// The number of an episode, new or known.
-    pub fn number(&mut self, id: &EpisodeId) -> usize {
+    pub fn number(&mut self, id: &Who) -> usize {
         if let Some(run) = self.runs.last()
             && self.ids[run.episode] == *id
         {
@@ -88,8 +104,14 @@ impl Runs {
 
     /// Adds a row of episode number `episode`.
     pub fn push_row(&mut self, episode: usize, row: ScanRow) {
-        let run =
-            Run { episode, span: Span { row: row.row, len: 1 }, t: row.t.unwrap_or(0), done: row.done, tail: row.tail };
+        let run = Run {
+            episode,
+            span: Span { row: row.row, len: 1 },
+            t: row.t.unwrap_or(0),
+            done: row.done,
+            tail: row.tail && !row.hanging,
+            hanging: row.hanging,
+        };
         self.push(run, row.t.is_some());
     }
 
@@ -98,8 +120,11 @@ impl Runs {
         if let Some(last) = self.runs.last_mut() {
             let end = last.span.row + last.span.len;
             let end_t = last.t.saturating_add(i64::try_from(last.span.len).unwrap_or(i64::MAX));
-            let goes_on =
-                last.episode == run.episode && end == run.span.row && !last.done.any() && !last.tail && !run.tail;
+            let goes_on = last.episode == run.episode
+                && end == run.span.row
+                && !last.done.any()
+                && !last.tail
+                && !(run.tail || run.hanging || last.hanging);
             if goes_on && (!timed || end_t == run.t) {
                 last.span.len += run.span.len;
                 last.done = run.done;
@@ -138,8 +163,8 @@ impl Runs {
 mod tests {
     use super::*;
 
-    fn id(s: &str) -> EpisodeId {
-        EpisodeId::Str(s.into())
+    fn id(s: &str) -> Who {
+        Who { id: EpisodeId::Str(s.into()), agent: None, module: None }
     }
 
     fn scan(rows: &[(&str, i64, bool, bool)], timed: bool) -> Runs {
@@ -147,7 +172,7 @@ mod tests {
         for (row, &(eps, t, terminated, tail)) in (0..).zip(rows) {
             let n = runs.number(&id(eps));
             let done = Done { terminated, truncated: false };
-            runs.push_row(n, ScanRow { row, t: timed.then_some(t), done, tail });
+            runs.push_row(n, ScanRow { row, t: timed.then_some(t), done, tail, hanging: false });
         }
         runs
     }

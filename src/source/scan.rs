@@ -1,14 +1,16 @@
 //! First pass over step rows: reads ids, times and flags, and nothing else.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
+use arrow::buffer::NullBuffer;
 use rayon::prelude::*;
 
 use super::file::InputFile;
 use super::ingest::{self, Ids};
 use super::rows::{RowGroupRef, RowMap};
-use super::runs::{Done, Runs, ScanRow};
+use super::runs::{Done, Runs, ScanRow, Who};
 use crate::column;
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
@@ -22,16 +24,22 @@ const BATCH_ROWS: usize = 65_536;
 pub(super) struct ScanColumns {
     /// Episode id.
     pub eps_id: String,
+    /// Agent id.
+    pub agent: Option<String>,
+    /// Module id.
+    pub module: Option<String>,
     /// Time step.
     pub t: Option<String>,
     /// Flag.
     pub terminateds: Option<String>,
     /// Flag.
     pub truncateds: Option<String>,
-    /// Columns of the action. A null in the first one marks a row that holds only the last observation.
-    pub actions: Vec<String>,
-    /// Columns that hold an agent's or a module's id.
-    pub agents: Vec<String>,
+    /// A column of the observation: null in rows that hold only a reward.
+    pub obs: String,
+    /// A column of the action: null in rows that hold only the last observation.
+    pub actions: String,
+    /// Extra outputs. In multi-agent data one may be null in all rows of a module, which then does not have it.
+    pub extras: Vec<String>,
 }
 
 impl ScanColumns {
@@ -41,11 +49,14 @@ impl ScanColumns {
     }
 
     fn names(&self, file: &InputFile, group: RowGroupRef) -> Vec<String> {
-        let optional = [&self.t, &self.terminateds, &self.truncateds].into_iter().flatten();
-        let mut names: Vec<String> = std::iter::once(&self.eps_id).chain(optional).cloned().collect();
-        // Decoding actions only to find no null among them would cost as much as reading them.
-        names.extend(self.actions.iter().filter(|a| file.null_count(group.row_group, a) != Some(0)).cloned());
-        names.extend(self.agents.iter().cloned());
+        let optional = [&self.agent, &self.module, &self.t, &self.terminateds, &self.truncateds];
+        let mut names: Vec<String> = optional.into_iter().flatten().chain([&self.eps_id]).cloned().collect();
+        // Decoding a column only to find no null in it would cost as much as reading it.
+        let may_be_null = |n: &&String| file.null_count(group.row_group, n) != Some(0);
+        names.extend([&self.obs, &self.actions].into_iter().filter(may_be_null).cloned());
+        if self.agent.is_some() {
+            names.extend(self.extras.iter().filter(may_be_null).cloned());
+        }
         names.retain(|n| file.schema.column_with_name(n).is_some());
         names.sort_unstable();
         names.dedup();
@@ -53,34 +64,74 @@ impl ScanColumns {
     }
 }
 
+/// What the first pass finds.
+#[derive(Debug, Default)]
+pub(super) struct Scanned {
+    /// The runs.
+    pub runs: Runs,
+    /// For each of the runs' episodes, the extra outputs (by position) that are null in one of its rows, and those
+    /// that are not null in one of its rows.
+    pub extras: Vec<Presence>,
+}
+
+/// Which extra outputs an episode's rows have.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Presence {
+    /// Null somewhere.
+    pub null: BTreeSet<usize>,
+    /// Not null somewhere. What was not read because it has no null at all counts too, but is not listed.
+    pub valid: BTreeSet<usize>,
+}
+
+impl Scanned {
+    fn append(&mut self, other: Self, timed: bool, seam: bool) {
+        self.runs.append(&other.runs, timed, seam);
+        for (who, presence) in other.runs.ids.iter().zip(other.extras) {
+            let n = self.runs.number(who);
+            let own = self.presence(n);
+            own.null.extend(presence.null);
+            own.valid.extend(presence.valid);
+        }
+    }
+
+    fn presence(&mut self, episode: usize) -> &mut Presence {
+        if self.extras.len() <= episode {
+            self.extras.resize(episode + 1, Presence::default());
+        }
+        &mut self.extras[episode]
+    }
+}
+
 /// The runs of all rows, row groups in parallel.
-pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, progress: &dyn Progress) -> Result<Runs> {
-    let mut all = Runs::default();
+pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {
+    let mut all = Scanned::default();
     // Row groups in batches, so that a long log's runs are joined (and shrink) as they come.
     for groups in rows.groups().chunks(256) {
-        let scanned: Vec<Result<Runs>> = groups.par_iter().map(|g| scan_group(rows, *g, columns, progress)).collect();
-        for (group, runs) in groups.iter().zip(scanned) {
+        let scanned: Vec<Result<Scanned>> =
+            groups.par_iter().map(|g| scan_group(rows, *g, columns, progress)).collect();
+        for (group, part) in groups.iter().zip(scanned) {
             let first_of_file = rows.files()[group.file].row_groups[group.row_group].first_row == 0;
-            all.append(&runs?, columns.timed(), first_of_file && !columns.timed());
+            all.append(part?, columns.timed(), first_of_file && !columns.timed());
         }
     }
     Ok(all)
 }
 
-fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress: &dyn Progress) -> Result<Runs> {
+fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {
     let file = &rows.files()[group.file];
     let names = columns.names(file, group);
     let place = |e: Error| e.file(file.name.clone()).row_group(group.row_group);
-    let mut runs = Runs::default();
+    let mut out = Scanned::default();
     let mut row = group.first_row;
     for batch in file.read(group.row_group, &names, BATCH_ROWS).map_err(place)? {
         let batch = batch.map_err(place)?;
         let row_in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
-        scan_batch(&batch, row, row_in_file, columns, &mut runs).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
+        let scan = Batch::new(&batch, row_in_file, columns).map_err(place)?;
+        scan.rows(row, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
         row += batch.num_rows() as u64;
         progress.advance(Step { bytes: batch.get_array_memory_size() as u64, ..Step::default() });
     }
-    Ok(runs)
+    Ok(out)
 }
 
 /// A batch's column as `read` makes it of it; `None` where the file does not have it.
@@ -93,75 +144,120 @@ fn optional<T>(
     name.and_then(|n| batch.column_by_name(n)).map(|a| read(a).map_err(|e| e.column(canonical))).transpose()
 }
 
-fn scan_batch(
-    batch: &RecordBatch,
-    first_row: u64,
-    row_in_file: u64,
-    columns: &ScanColumns,
-    runs: &mut Runs,
-) -> Result<(), (usize, Error)> {
-    let whole = |e: Error| (0, e);
-    let ids = optional(batch, Some(&columns.eps_id), column::EPS_ID, |a| ingest::ids(a, row_in_file)).map_err(whole)?;
-    let ids = ids.ok_or_else(|| (0, Error::usage("the column is missing").column(column::EPS_ID)))?;
-    let t: Option<Int64Array> =
-        optional(batch, columns.t.as_ref(), column::T, |a| ingest::ints(a, row_in_file)).map_err(whole)?;
-    let flag = |name: &Option<String>, canonical| -> Result<Option<BooleanArray>, _> {
-        optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file)).map_err(whole)
-    };
-    let terminateds = flag(&columns.terminateds, column::TERMINATEDS)?;
-    let truncateds = flag(&columns.truncateds, column::TRUNCATEDS)?;
-    let tails = columns.actions.first().and_then(|n| batch.column_by_name(n)).and_then(|a| a.logical_nulls());
-    for agents in columns.agents.iter().filter_map(|n| batch.column_by_name(n)) {
-        let nulls = agents.logical_nulls().map_or(0, |n| n.null_count());
-        if nulls < agents.len() {
-            let error = Error::usage("the rows name agents or modules; multi-agent data are not built yet")
-                .hint("map the columns away if every row is the same agent's");
-            return Err((0, error));
+/// The columns of a batch, ready to be looked at row by row.
+struct Batch {
+    len: usize,
+    ids: Ids,
+    agents: Option<Ids>,
+    modules: Option<Ids>,
+    t: Option<Int64Array>,
+    terminateds: Option<BooleanArray>,
+    truncateds: Option<BooleanArray>,
+    obs_nulls: Option<NullBuffer>,
+    action_nulls: Option<NullBuffer>,
+    /// Extra outputs that were read, by position, and their nulls.
+    extras: Vec<(usize, Option<NullBuffer>)>,
+}
+
+impl Batch {
+    fn new(batch: &RecordBatch, row_in_file: u64, columns: &ScanColumns) -> Result<Self> {
+        let ids = optional(batch, Some(&columns.eps_id), column::EPS_ID, |a| ingest::ids(a, row_in_file))?;
+        let names = |name: &Option<String>, canonical| {
+            optional(batch, name.as_ref(), canonical, |a| ingest::optional_ids(a, row_in_file)).map(Option::flatten)
+        };
+        let flags = |name: &Option<String>, canonical| {
+            optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
+        };
+        let nulls = |name: &str| batch.column_by_name(name).and_then(|a| a.logical_nulls());
+        let extras = columns.extras.iter().enumerate();
+        Ok(Self {
+            len: batch.num_rows(),
+            ids: ids.ok_or_else(|| Error::usage("the column is missing").column(column::EPS_ID))?,
+            agents: names(&columns.agent, column::AGENT_ID)?,
+            modules: names(&columns.module, column::MODULE_ID)?,
+            t: optional(batch, columns.t.as_ref(), column::T, |a| ingest::ints(a, row_in_file))?,
+            terminateds: flags(&columns.terminateds, column::TERMINATEDS)?,
+            truncateds: flags(&columns.truncateds, column::TRUNCATEDS)?,
+            obs_nulls: nulls(&columns.obs),
+            action_nulls: nulls(&columns.actions),
+            extras: extras.filter_map(|(i, n)| batch.column_by_name(n).map(|a| (i, a.logical_nulls()))).collect(),
+        })
+    }
+
+    fn rows(&self, first_row: u64, out: &mut Scanned) -> Result<(), (usize, Error)> {
+        // Whose row it is changes rarely; asking for it by id only then keeps strings out of the loop.
+        let mut current: Option<(usize, usize)> = None; // (row whose id it is, number)
+        let null = |nulls: &Option<NullBuffer>, i: usize| nulls.as_ref().is_some_and(|n| n.is_null(i));
+        for i in 0..self.len {
+            let episode = match current {
+                Some((at, number)) if self.same(at, i) => number,
+                _ => out.runs.number(&self.who(i)),
+            };
+            current = Some((i, episode));
+            let tail = null(&self.action_nulls, i);
+            let row = ScanRow {
+                row: first_row + i as u64,
+                t: self.t(i)?,
+                done: Done {
+                    terminated: self.flag(self.terminateds.as_ref(), column::TERMINATEDS, i, tail)?,
+                    truncated: self.flag(self.truncateds.as_ref(), column::TRUNCATEDS, i, tail)?,
+                },
+                tail,
+                hanging: tail && null(&self.obs_nulls, i),
+            };
+            if self.agents.is_some() && !tail {
+                for (extra, nulls) in &self.extras {
+                    let presence = out.presence(episode);
+                    let seen = if null(nulls, i) { &mut presence.null } else { &mut presence.valid };
+                    seen.insert(*extra);
+                }
+            }
+            out.runs.push_row(episode, row);
+        }
+        Ok(())
+    }
+
+    fn who(&self, i: usize) -> Who {
+        let name = |ids: &Option<Ids>| ids.as_ref().map(|ids| text_at(ids, i));
+        let id = match &self.ids {
+            Ids::Int(a) => EpisodeId::Int(a.value(i)),
+            Ids::Str(a) => EpisodeId::Str(a.value(i).into()),
+        };
+        Who { id, agent: name(&self.agents), module: name(&self.modules) }
+    }
+
+    fn same(&self, a: usize, b: usize) -> bool {
+        let same = |ids: &Option<Ids>| ids.as_ref().is_none_or(|ids| same_id(ids, a, b));
+        same_id(&self.ids, a, b) && same(&self.agents) && same(&self.modules)
+    }
+
+    /// An error about a row.
+    fn null(&self, what: &str, name: &str, i: usize) -> (usize, Error) {
+        let error = Error::data(format!("found null, expected {what}")).column(name);
+        (i, error.episode(self.who(i).id.to_string()))
+    }
+
+    fn t(&self, i: usize) -> Result<Option<i64>, (usize, Error)> {
+        match &self.t {
+            Some(t) if t.is_null(i) => Err(self.null("a time step", column::T, i)),
+            Some(t) => Ok(Some(t.value(i))),
+            None => Ok(None),
         }
     }
 
-    // The number of the episode changes rarely; asking for it by id only then keeps strings out of the loop.
-    let mut current: Option<(usize, usize)> = None; // (row whose id it is, number)
-    for i in 0..batch.num_rows() {
-        let episode = match current {
-            Some((at, number)) if same_id(&ids, at, i) => number,
-            _ => runs.number(&id_at(&ids, i)),
-        };
-        current = Some((i, episode));
-        let tail = tails.as_ref().is_some_and(|n| n.is_null(i));
-        let set = |flags: &Option<BooleanArray>, name: &str| match flags {
-            Some(f) if f.is_null(i) && !tail => Err((
-                i,
-                Error::data("found null, expected true or false").column(name).episode(id_at(&ids, i).to_string()),
-            )),
+    fn flag(&self, flags: Option<&BooleanArray>, name: &str, i: usize, tail: bool) -> Result<bool, (usize, Error)> {
+        match flags {
+            Some(f) if f.is_null(i) && !tail => Err(self.null("true or false", name, i)),
             Some(f) => Ok(!f.is_null(i) && f.value(i)),
             None => Ok(false),
-        };
-        let done = Done {
-            terminated: set(&terminateds, column::TERMINATEDS)?,
-            truncated: set(&truncateds, column::TRUNCATEDS)?,
-        };
-        let t = match &t {
-            Some(t) if t.is_null(i) => {
-                return Err((
-                    i,
-                    Error::data("found null, expected a time step")
-                        .column(column::T)
-                        .episode(id_at(&ids, i).to_string()),
-                ));
-            }
-            Some(t) => Some(t.value(i)),
-            None => None,
-        };
-        runs.push_row(episode, ScanRow { row: first_row + i as u64, t, done, tail });
+        }
     }
-    Ok(())
 }
 
-fn id_at(ids: &Ids, i: usize) -> EpisodeId {
+fn text_at(ids: &Ids, i: usize) -> Arc<str> {
     match ids {
-        Ids::Int(a) => EpisodeId::Int(a.value(i)),
-        Ids::Str(a) => EpisodeId::Str(a.value(i).into()),
+        Ids::Int(a) => a.value(i).to_string().into(),
+        Ids::Str(a) => a.value(i).into(),
     }
 }
 

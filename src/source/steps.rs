@@ -1,10 +1,12 @@
 //! Layouts with one row a step: `steps` and `rllib-columns`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
+use super::agents;
 use super::blocks::{Block, BlockData, Blocks, Piece};
 use super::file::InputFile;
 use super::index::{Entry, Index, Span};
@@ -12,12 +14,12 @@ use super::ingest;
 use super::prints::PrintTable;
 use super::resolve::{self, Resolved};
 use super::rows::{RowGroupRef, RowMap};
-use super::runs::{Run, Runs};
-use super::scan::{self, ScanColumns};
+use super::runs::Who;
+use super::scan::{self, Presence, ScanColumns, Scanned};
 use super::schema::Unified;
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{self, ACTIONS, NEXT_OBS, OBS, REWARDS, rebase, root};
-use crate::episode::{Chunk, Columns, EpisodeBatch, EpisodeId, EpisodeLayout};
+use crate::episode::{Chunk, Columns, EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
 use crate::error::{Error, Result};
 use crate::job::{Duplicates, Unfinished};
 use crate::progress::Progress;
@@ -50,13 +52,19 @@ impl StepsSource {
     /// If recorded next observations do not fit the observations.
     pub fn new(recognised: String, rows: RowMap, unified: Unified) -> Result<Self> {
         let name_of = |name: &str| unified.column(name).map(|c| c.source.clone());
+        let first_of = |root: &str| unified.under(root).next().map(|c| c.source.clone()).unwrap_or_default();
+        let extra =
+            |c: &&super::schema::UnifiedColumn| !c.leaves.is_empty() && is_extra(&c.name) && root(&c.name) != NEXT_OBS;
         let scan = ScanColumns {
             eps_id: name_of(column::EPS_ID).ok_or_else(|| Error::internal("no episode ids"))?,
+            agent: name_of(column::AGENT_ID),
+            module: name_of(column::MODULE_ID),
             t: name_of(column::T),
             terminateds: name_of(column::TERMINATEDS),
             truncateds: name_of(column::TRUNCATEDS),
-            actions: unified.under(ACTIONS).map(|c| c.source.clone()).collect(),
-            agents: [column::AGENT_ID, column::MODULE_ID].into_iter().filter_map(name_of).collect(),
+            obs: first_of(OBS),
+            actions: first_of(ACTIONS),
+            extras: unified.columns.iter().filter(extra).map(|c| c.source.clone()).collect(),
         };
         let (steps, next) = split_leaves(&unified)?;
         let shape = Shape { steps: steps.len(), leaves: steps.into_iter().chain(next).collect(), unified };
@@ -108,45 +116,105 @@ impl StepsSource {
         Ok(Box::new(iter))
     }
 
-    fn entries(
-        &self,
-        ids: &[EpisodeId],
-        runs: &[Run],
-        offsets: &[usize],
-        options: IndexOptions,
-        index: &mut Index,
-    ) -> Result<()> {
+    fn entries(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<()> {
+        let (runs, offsets) = scanned.runs.by_episode();
+        let whose = &scanned.runs.ids;
         let timed = self.scan.timed();
         let of = |e: usize| &runs[offsets[e]..offsets[e + 1]];
         let to_print: Vec<Span> =
-            (0..ids.len()).flat_map(|e| resolve::rows_to_print(of(e), timed, options.duplicates)).collect();
+            (0..whose.len()).flat_map(|e| resolve::rows_to_print(of(e), timed, options.duplicates)).collect();
         let prints = if to_print.is_empty() { PrintTable::default() } else { PrintTable::read(self, to_print)? };
-        // Episodes that an id stands for twice (duplicates kept) are ordered by their own first row.
-        let mut ordered: Vec<(u64, Entry)> = Vec::with_capacity(ids.len());
-        for (e, id) in ids.iter().enumerate() {
+        let modules = self.modules(scanned, options, index)?;
+        // Episodes in order of first appearance, the agents of one in order of theirs. Episodes that an id stands for
+        // twice (duplicates kept) are ordered by their own first row.
+        let mut appearance: HashMap<&EpisodeId, u64> = HashMap::new();
+        for (e, who) in whose.iter().enumerate() {
+            let row = of(e)[0].span.row;
+            appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
+        }
+        let mut ordered: Vec<((u64, u64), Entry)> = Vec::with_capacity(whose.len());
+        for (e, who) in whose.iter().enumerate() {
             let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))
-                .map_err(|e| self.rows.locate(e.row, e.error).episode(id.to_string()))?;
+                .map_err(|e| self.rows.locate(e.row, e.error).episode(who.id.to_string()))?;
             let first_row = of(e)[0].span.row;
             for (i, episode) in all.into_iter().enumerate() {
-                let row = if i == 0 { first_row } else { episode.spans.first().map_or(first_row, |s| s.row) };
-                if let Some(entry) = self.entry(id, &episode, options, index)? {
-                    ordered.push((row, entry));
+                let again = episode.spans.first().map_or(first_row, |s| s.row);
+                let place = if i == 0 { (appearance[&who.id], first_row) } else { (again, again) };
+                if let Some(mut entry) = self.entry(who, &episode, options, index)? {
+                    entry.module = modules[e];
+                    ordered.push((place, entry));
                 }
             }
         }
-        ordered.sort_by_key(|(row, _)| *row);
+        ordered.sort_by_key(|(place, _)| *place);
         index.entries = ordered.into_iter().map(|(_, entry)| entry).collect();
+        for (ordinal, entry) in (0..).zip(&mut index.entries) {
+            entry.ordinal = ordinal;
+        }
         Ok(())
+    }
+
+    /// The module of each episode (of one agent), as an index of [`Index::modules`], which this fills in together
+    /// with the modules' layouts.
+    fn modules(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<Vec<usize>> {
+        let mut out = Vec::with_capacity(scanned.runs.ids.len());
+        let mut own: HashMap<(&EpisodeId, Option<&str>), &Who> = HashMap::new();
+        let mut presence: Vec<Presence> = Vec::new();
+        for (e, who) in scanned.runs.ids.iter().enumerate() {
+            if let Some(before) = own.insert((&who.id, who.agent.as_deref()), who) {
+                let name = |w: &Who| w.module.as_deref().unwrap_or("none").to_owned();
+                let what = format!("the rows of one agent name two modules, {:?} and {:?}", name(before), name(who));
+                return Err(Error::data(what)
+                    .episode(who.id.to_string())
+                    .column(column::MODULE_ID)
+                    .hint("an agent's module must stay the same during an episode"));
+            }
+            index.multi_agent |= who.agent.is_some();
+            let module = agents::module_of(who, options.agent_to_module)?;
+            let known = index.modules.iter().position(|m| *m == module);
+            let at = known.unwrap_or(index.modules.len());
+            if known.is_none() {
+                index.modules.push(module);
+                presence.push(Presence::default());
+            }
+            if let Some(seen) = scanned.extras.get(e) {
+                presence[at].null.extend(&seen.null);
+                presence[at].valid.extend(&seen.valid);
+            }
+            out.push(at);
+        }
+        index.layouts = presence.iter().map(|seen| self.layout_of(seen, &index.layout)).collect();
+        Ok(out)
+    }
+
+    /// The columns of a module: without the extra outputs that are null in all of its rows.
+    fn layout_of(&self, seen: &Presence, all: &EpisodeLayout) -> EpisodeLayout {
+        let lacks = |source: &String| {
+            let at = self.scan.extras.iter().position(|e| e == source);
+            at.is_some_and(|at| seen.null.contains(&at) && !seen.valid.contains(&at))
+        };
+        let missing: Vec<&str> = self
+            .shape
+            .unified
+            .columns
+            .iter()
+            .filter(|c| lacks(&c.source))
+            .flat_map(|c| c.leaves.iter().map(|(leaf, _)| leaf.name.as_str()))
+            .collect();
+        let mut own = all.clone();
+        own.steps.retain(|(name, _)| !missing.contains(&&**name));
+        own
     }
 
     /// The entry of one episode, unless the job drops it.
     fn entry(
         &self,
-        id: &EpisodeId,
+        who: &Who,
         episode: &Resolved,
-        options: IndexOptions,
+        options: IndexOptions<'_>,
         index: &mut Index,
     ) -> Result<Option<Entry>> {
+        let id = &who.id;
         let steps: u64 = episode.spans.iter().map(|s| s.len).sum();
         index.episodes_read += 1;
         index.steps_read += steps + episode.duplicates;
@@ -184,13 +252,18 @@ impl StepsSource {
         index.spans.extend_from_slice(&episode.spans);
         Ok(Some(Entry {
             id: id.clone(),
+            agent_id: who.agent.clone(),
+            module: 0,
+            ordinal: 0,
+            bare_rank: 0,
             spans: start..index.spans.len(),
             steps,
             t_started: episode.t_started,
             terminated: done.terminated,
             truncated: done.truncated,
             tail: episode.tail,
-            history: None,
+            history: Vec::new(),
+            hanging: episode.hanging.clone(),
         }))
     }
 }
@@ -292,7 +365,7 @@ impl Source for StepsSource {
 
     fn peek(&self) -> Result<EpisodeLayout> {
         // A trailing row can hold the last observation only where actions can be null at all.
-        let may_trail = self.scan.actions.first().is_some_and(|name| {
+        let may_trail = Some(&self.scan.actions).is_some_and(|name| {
             self.rows.groups().iter().any(|g| {
                 let file = &self.rows.files()[g.file];
                 file.null_count(g.row_group, name) != Some(0)
@@ -304,12 +377,10 @@ impl Source for StepsSource {
         })
     }
 
-    fn index(&self, options: IndexOptions, progress: &dyn Progress) -> Result<Index> {
+    fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
-        let runs: Runs = scan::scan(&self.rows, &self.scan, progress)?;
-        let (sorted, offsets) = runs.by_episode();
-        let ids = runs.ids;
-        self.entries(&ids, &sorted, &offsets, options, &mut index)?;
+        let scanned = scan::scan(&self.rows, &self.scan, progress)?;
+        self.entries(&scanned, options, &mut index)?;
         Ok(index)
     }
 
@@ -320,11 +391,14 @@ impl Source for StepsSource {
     fn assemble(
         &self,
         index: &Index,
-        entries: &[Entry],
+        entries: &[&Entry],
         blocks: &Blocks,
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch> {
-        let assembly = Assembly { source: self, index, blocks };
+        let layout = entries.first().and_then(|e| index.layouts.get(e.module)).unwrap_or(&index.layout);
+        let has = |c: &usize| layout.get(&self.shape.leaves[*c].0).is_some();
+        let leaves = (0..self.shape.steps).filter(has).collect();
+        let assembly = Assembly { source: self, index, blocks, leaves };
         let mut batch =
             EpisodeBatch { offsets: vec![0], history_offsets: vec![0; entries.len() + 1], ..EpisodeBatch::default() };
         let mut spans: Vec<Span> = Vec::new();
@@ -341,6 +415,7 @@ impl Source for StepsSource {
             batch.offsets.push(steps);
         }
         batch.steps = assembly.gather(&spans, steps)?;
+        assembly.add_hanging_rewards(entries, &mut batch)?;
         assembly.last_obs(entries, &mut batch)?;
         Ok(batch)
     }
@@ -351,6 +426,8 @@ struct Assembly<'a> {
     source: &'a StepsSource,
     index: &'a Index,
     blocks: &'a Blocks,
+    /// The module's step columns, as positions in [`Shape::leaves`].
+    leaves: Vec<usize>,
 }
 
 /// The columns and nulls of a block of steps.
@@ -366,29 +443,25 @@ fn next_obs_is_null(nulls: &[(Arc<str>, NullBuffer)], row: usize) -> bool {
     nulls.iter().any(|(name, nulls)| root(name) == NEXT_OBS && nulls.is_null(row))
 }
 
-impl Assembly<'_> {
-    fn shape(&self) -> &Shape {
+impl<'a> Assembly<'a> {
+    fn shape(&self) -> &'a Shape {
         &self.source.shape
     }
 
     /// The step columns over `spans`: slices where the rows lie in one block, else copies of whole spans.
     fn gather(&self, spans: &[Span], steps: usize) -> Result<Columns> {
-        let leaves = &self.shape().leaves[..self.shape().steps];
-        let mut pieces: Vec<(Columns, usize, usize)> = Vec::new();
+        let leaves = || self.leaves.iter().map(|&c| (c, &self.shape().leaves[c]));
+        let mut pieces: Vec<(&Columns, usize, usize)> = Vec::new();
         for &span in spans {
             self.blocks.pieces(span, |piece| {
-                pieces.push((parts(piece.block)?.0.clone(), piece.start, piece.len));
+                pieces.push((parts(piece.block)?.0, piece.start, piece.len));
                 Ok(())
             })?;
         }
         if let [(columns, start, len)] = pieces.as_slice() {
-            return Ok(leaves
-                .iter()
-                .enumerate()
-                .map(|(c, (n, _))| (Arc::clone(n), columns.at(c).slice(*start, *len)))
-                .collect());
+            return Ok(leaves().map(|(c, (n, _))| (Arc::clone(n), columns.at(c).slice(*start, *len))).collect());
         }
-        let joined = leaves.iter().enumerate().map(|(c, (name, ty))| {
+        let joined = leaves().map(|(c, (name, ty))| {
             let mut out = TensorBuilder::with_capacity(ty.clone(), steps);
             for (columns, start, len) in &pieces {
                 out.extend(columns.at(c), *start, *len);
@@ -400,11 +473,11 @@ impl Assembly<'_> {
 
     /// Refuses nulls in an episode's steps, and counts where its observations do not follow one another.
     fn check(&self, entry: &Entry, noticed: &mut Noticed) -> Result<()> {
-        let mut before: Option<(Columns, usize)> = None;
+        let mut before: Option<(&Columns, usize)> = None;
         for &span in &self.index.spans[entry.spans.clone()] {
             self.blocks.pieces(span, |piece| {
                 let (columns, nulls) = parts(piece.block)?;
-                for (name, nulls) in nulls.iter().filter(|(n, _)| root(n) != NEXT_OBS) {
+                for (name, nulls) in nulls.iter().filter(|(n, _)| self.holds(n)) {
                     let here = nulls.slice(piece.start, piece.len);
                     if let Some(i) =
                         (here.null_count() > 0).then(|| (0..piece.len).find(|&i| here.is_null(i))).flatten()
@@ -415,13 +488,41 @@ impl Assembly<'_> {
                     }
                 }
                 if self.shape().has_next_obs() {
-                    self.compare_seam(before.as_ref(), piece, noticed)?;
+                    self.compare_seam(before, piece, noticed)?;
                     self.compare_inside(piece, noticed)?;
                     let last = piece.start + piece.len - 1;
-                    before = (!next_obs_is_null(nulls, last)).then(|| (columns.clone(), last));
+                    before = (!next_obs_is_null(nulls, last)).then_some((columns, last));
                 }
                 Ok(())
             })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the module has the step column `name`.
+    fn holds(&self, name: &str) -> bool {
+        self.leaves.iter().any(|&c| *self.shape().leaves[c].0 == *name)
+    }
+
+    /// Adds rewards that came while an agent did not act to the steps that they belong to.
+    fn add_hanging_rewards(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
+        let mut adds: Vec<(usize, &[u8])> = Vec::new();
+        let Some(at) = self.leaves.iter().copied().find(|&c| *self.shape().leaves[c].0 == *REWARDS) else {
+            return Ok(());
+        };
+        for (entry, &start) in entries.iter().zip(&batch.offsets) {
+            for &(step, row) in &entry.hanging {
+                let (block, i) = self.blocks.row(row)?;
+                let (columns, nulls) = parts(block)?;
+                let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
+                if !nulls.iter().any(|(n, nulls)| **n == *REWARDS && nulls.is_null(i)) {
+                    adds.push((start + step, columns.at(at).row(i)));
+                }
+            }
+        }
+        if let (false, Some(rewards)) = (adds.is_empty(), batch.steps.get(REWARDS)) {
+            let sum = rewards.with_added_rows(&adds);
+            batch.steps.set(REWARDS, sum);
         }
         Ok(())
     }
@@ -435,10 +536,10 @@ impl Assembly<'_> {
         })
     }
 
-    fn compare_seam(&self, before: Option<&(Columns, usize)>, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
+    fn compare_seam(&self, before: Option<(&Columns, usize)>, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
         let Some((last, at)) = before else { return Ok(()) };
         let (columns, _) = parts(piece.block)?;
-        if self.next_pairs().any(|(obs, next)| last.at(next).row(*at) != columns.at(obs).row(piece.start)) {
+        if self.next_pairs().any(|(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
             notice(noticed, piece.block.first_row + piece.start as u64);
         }
         Ok(())
@@ -464,7 +565,7 @@ impl Assembly<'_> {
     }
 
     /// Fills in the chunks and their last observations: `new_obs` of the last row, else the trailing row's `obs`.
-    fn last_obs(&self, entries: &[Entry], batch: &mut EpisodeBatch) -> Result<()> {
+    fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
         let shape = self.shape();
         let obs: Vec<usize> = (0..shape.steps).filter(|&i| root(&shape.leaves[i].0) == OBS).collect();
         let mut builders: Vec<TensorBuilder> =
@@ -500,7 +601,9 @@ impl Assembly<'_> {
             }
             batch.chunks.push(Chunk {
                 id: entry.id.clone(),
-                agent_id: None,
+                agent_id: entry.agent_id.clone(),
+                ordinal: entry.ordinal,
+                bare_rank: entry.bare_rank,
                 t_started: entry.t_started,
                 terminated: entry.terminated,
                 truncated: entry.truncated,

@@ -122,8 +122,8 @@ def _give_look_back(episode, episodes):
     buffer.lookback = 1
 
 
-def judge(recording, wanted, got, differences):
-    """Problems, a line each. `wanted`: batches that are right, or exceptions. `got`: `(batch, None)` or `(None, message)`."""
+def judge(recording, mode, wanted, got, differences):
+    """Problems, a line each. `wanted`: right batches, or exceptions. `got`: `(batch, None)` or `(None, message)`."""
     batch, message = got
     batches = [w for w in wanted if not isinstance(w, Exception)]
     if message is not None:
@@ -136,6 +136,10 @@ def judge(recording, wanted, got, differences):
         return [f"refuses: {message}"]
     if not batches:
         return [f"accepts what RLlib cannot do even when repaired: {wanted[0]!r}"]
+    if {"empty episode", "colliding ids"} <= recording.facts and mode == "rllib-2.60":
+        return []  # see README.md: RLlib's columns disagree about where an empty chunk's key stands
+    if {} in batches and all(len(column) == 0 for column in batch.values()):
+        return []  # no step at all: RLlib has an empty dict, gristmill columns without rows
     found = [_without_narrowed(recording, batch, want, differences) for want in batches]
     return [] if [] in found else found[0]
 

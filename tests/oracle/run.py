@@ -92,7 +92,7 @@ def one(seed, gristmill, folder):
         if mode == "rllib-2.60" and isinstance(batch, Exception):
             # RLlib raises: going on is right only if it goes on as documented for `correct`.
             wanted += [*outcome.where_rllib_raises(rec, episodes, rllib), want["correct"]]
-        problems += [f"{mode}: {p}" for p in outcome.judge(rec, wanted, got, shards.differences)]
+        problems += [f"{mode}: {p}" for p in outcome.judge(rec, mode, wanted, got, shards.differences)]
     raised = {m: repr(b)[:150] for m, b in want.items() if isinstance(b, Exception)}
     return problems, f"{rec.layout}, {pipe}, stateful={rec.stateful}, facts={sorted(rec.facts)}, RLlib raised {raised}"
 

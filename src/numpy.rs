@@ -1,0 +1,98 @@
+//! NumPy's floating-point reductions, bit for bit.
+//!
+//! `np.sum` over contiguous floats adds pairwise (`numpy/_core/src/umath/loops_utils.h.src`):
+//!
+//! ```text
+//! n < 8      one after the other, starting from -0.0
+//! n <= 128   eight running sums over blocks of eight,
+//!            ((r0 + r1) + (r2 + r3)) + ((r4 + r5) + (r6 + r7)), then the rest one by one
+//! else       split at n / 2, rounded down to a multiple of eight, and add the two halves
+//! ```
+
+/// Floats that are added pairwise.
+pub trait Float: Copy + std::ops::Add<Output = Self> {
+    /// -0.0, which leaves every summand as it is.
+    const NEGATIVE_ZERO: Self;
+    /// 0.0.
+    const ZERO: Self;
+}
+
+impl Float for f32 {
+    const NEGATIVE_ZERO: Self = -0.0;
+    const ZERO: Self = 0.0;
+}
+
+impl Float for f64 {
+    const NEGATIVE_ZERO: Self = -0.0;
+    const ZERO: Self = 0.0;
+}
+
+/// `np.sum` of the values `map(x)` for each `x`.
+pub fn sum_of<T, F: Float>(values: &[T], map: &impl Fn(&T) -> F) -> F {
+    F::ZERO + pairwise(values, map)
+}
+
+fn pairwise<T, F: Float>(values: &[T], map: &impl Fn(&T) -> F) -> F {
+    let n = values.len();
+    if n < 8 {
+        return values.iter().fold(F::NEGATIVE_ZERO, |sum, v| sum + map(v));
+    }
+    if n <= 128 {
+        let mut r: [F; 8] = std::array::from_fn(|i| map(&values[i]));
+        let blocks = values.chunks_exact(8);
+        let rest = blocks.remainder();
+        for block in blocks.skip(1) {
+            for (r, v) in r.iter_mut().zip(block) {
+                *r = *r + map(v);
+            }
+        }
+        let sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
+        return rest.iter().fold(sum, |sum, v| sum + map(v));
+    }
+    let half = n / 2;
+    let (left, right) = values.split_at(half - half % 8);
+    pairwise(left, map) + pairwise(right, map)
+}
+
+/// `a.mean()` and `a.std()` of a float32 array, each in float32.
+#[must_use]
+#[expect(clippy::cast_precision_loss, reason = "NumPy divides by the count as a float32, too")]
+pub fn mean_std(values: &[f32]) -> (f32, f32) {
+    let n = values.len() as f32;
+    let mean = sum_of(values, &|v| *v) / n;
+    let squares = sum_of(values, &|v| (*v - mean) * (*v - mean));
+    (mean, (squares / n).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `np.random.default_rng(0).standard_normal(n, dtype=np.float32)` would need NumPy; these values need none:
+    /// `((np.arange(n) * 7919) % 1000 - 500).astype(np.float32) / np.float32(7)`.
+    fn values(n: u32) -> Vec<f32> {
+        (0..n).map(|i| f32::from(i16::try_from((i * 7919) % 1000).unwrap() - 500) / 7.0).collect()
+    }
+
+    #[test]
+    fn sums_equal_numpys() {
+        // Printed by: a.sum().view(np.uint32), a.mean().view(np.uint32), a.std().view(np.uint32)
+        for (n, sum, mean, std) in SUMS {
+            let a = values(*n);
+            let (m, s) = mean_std(&a);
+            assert_eq!((sum_of(&a, &|v| *v).to_bits(), m.to_bits(), s.to_bits()), (*sum, *mean, *std), "n = {n}");
+        }
+    }
+
+    const SUMS: &[(u32, u32, u32, u32)] = &[
+        (1, 3264142190, 3264142190, 0),
+        (7, 1122257188, 1099068144, 1109451056),
+        (8, 1121002643, 1095836819, 1109022054),
+        (9, 1118231406, 1091850565, 1108851466),
+        (127, 3265658882, 3207024287, 1109858502),
+        (128, 3260172584, 3201452328, 1109839205),
+        (129, 3255229294, 3196440526, 1109805759),
+        (1000, 3264142196, 3180480811, 1109718279),
+        (20001, 3300622341, 3180959654, 1109718818),
+    ];
+}
