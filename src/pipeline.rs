@@ -12,10 +12,13 @@ use crate::error::{Error, Result};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings};
 use crate::source::keys::Suffix;
 
+/// Pieces in order.
+type Pieces = Vec<Box<dyn Connector>>;
+
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
 pub struct Pipeline {
-    pieces: Vec<Box<dyn Connector>>,
+    pieces: Pieces,
     compat: Compat,
 }
 
@@ -37,7 +40,7 @@ pub struct PipelineLayout {
 /// | BC, CQL, IQL, SAC, DQN | | the same with next observations (`bc.py`, `cql.py`, `iql.py`, `sac.py`, `dqn_learner.py`) |
 /// | IMPALA, APPO | one more step an episode | the default pipeline (`impala.py`) |
 /// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
-fn default_pieces(algorithm: Option<Algorithm>) -> Result<(Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>)> {
+fn default_pieces(algorithm: Option<Algorithm>) -> Result<(Pieces, Pieces)> {
     let next_obs =
         matches!(algorithm, Some(Algorithm::Bc | Algorithm::Cql | Algorithm::Iql | Algorithm::Sac | Algorithm::Dqn));
     let one_more = matches!(algorithm, Some(Algorithm::Impala | Algorithm::Appo));
@@ -46,11 +49,11 @@ fn default_pieces(algorithm: Option<Algorithm>) -> Result<(Vec<Box<dyn Connector
             .job_key("learner.algorithm")
             .hint("BC has the same columns but for advantages and value targets"));
     }
-    let mut front: Vec<Box<dyn Connector>> = Vec::new();
+    let mut front: Pieces = Vec::new();
     if one_more {
         front.push(Box::new(AddOneTsToEpisodesAndTruncate {}));
     }
-    let mut rest: Vec<Box<dyn Connector>> = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
+    let mut rest: Pieces = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
     if next_obs {
         rest.push(Box::new(AddNextObservationsFromEpisodesToTrainBatch {}));
     }

@@ -149,7 +149,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     let mut found = Found::default();
     let reader = Reader::new(source.rows().groups().to_vec(), threads);
     schedule::run(&work, reader, &units, &mut output, Limits { threads, read_bytes }, progress, |unit: Found| {
-        found.merge(&unit)
+        found.merge(&unit);
     })?;
     progress.end();
 

@@ -110,7 +110,7 @@ fn scan_batch(
     };
     let terminateds = flag(&columns.terminateds, column::TERMINATEDS)?;
     let truncateds = flag(&columns.truncateds, column::TRUNCATEDS)?;
-    let tails = columns.actions.first().and_then(|n| batch.column_by_name(n)).and_then(|a| a.logical_nulls());
+    let tails = columns.actions.first().and_then(|n| batch.column_by_name(n)).and_then(Array::logical_nulls);
     for agents in columns.agents.iter().filter_map(|n| batch.column_by_name(n)) {
         let nulls = agents.logical_nulls().map_or(0, |n| n.null_count());
         if nulls < agents.len() {
