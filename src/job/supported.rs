@@ -2,12 +2,14 @@
 //! ignored would be a wrong result without a word. Building a feature means removing its line here.
 
 use super::{Job, Layout, OnBadEpisode};
+use crate::column::DEFAULT_MODULE_ID;
 use crate::error::Error;
 
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
     let bad_episodes = job.input.on_bad_episode != OnBadEpisode::Fail;
+    let other_modules = job.rl_module.modules.keys().any(|id| id != DEFAULT_MODULE_ID);
     [
         (
             job.input.layout == Layout::Minari,
@@ -22,12 +24,30 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "filter the recording beforehand",
         ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
+        (
+            job.input.spaces.obs.is_some() || job.input.spaces.actions.is_some(),
+            "input.spaces",
+            "using declared spaces",
+            "leave them out: no connector needs them yet",
+        ),
+        (
+            other_modules,
+            "rl_module.modules",
+            "more than one module",
+            "only the module `default_policy` is there for now",
+        ),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
+        (
+            job.output.split.is_some(),
+            "output.split",
+            "splitting by episode",
+            "convert each part's files to its own output",
+        ),
         (
             !job.multi_agent.agent_to_module.is_empty(),
             "multi_agent.agent_to_module",
             "mapping agents to modules",
-            "a recording with a module id on every row needs no rule",
+            "only single-agent recordings can be read for now",
         ),
     ]
     .into_iter()
@@ -45,16 +65,31 @@ mod tests {
         assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
         let job = Job::from_toml_str(
             r#"
-            input = { paths = ["x"], layout = "minari", where = "episode_return > 1", on_bad_episode = "skip" }
             multi_agent = { agent_to_module = { a = "b" } }
-            output = { shuffle = { seed = 7 } }
+            output = { shuffle = { seed = 7 }, split = { train = 0.9, val = 0.1 } }
+            rl_module.modules = { default_policy = { max_seq_len = 2 }, p1 = { max_seq_len = 3 } }
+            [input]
+            paths = ["x"]
+            layout = "minari"
+            where = "episode_return > 1"
+            on_bad_episode = "skip"
+            spaces = { actions = { type = "discrete", n = 2 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
         assert_eq!(
             keys,
-            ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle", "multi_agent.agent_to_module"]
+            [
+                "input.layout",
+                "input.where",
+                "input.on_bad_episode",
+                "input.spaces",
+                "rl_module.modules",
+                "output.shuffle",
+                "output.split",
+                "multi_agent.agent_to_module"
+            ]
         );
     }
 }
