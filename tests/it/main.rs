@@ -1,4 +1,5 @@
 //! All tests that look at gristmill from outside, in one binary.
 
+mod architecture;
 mod cli;
 mod job;
