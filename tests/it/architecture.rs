@@ -81,3 +81,11 @@ fn modules_use_only_what_stands_to_their_left() {
     assert_eq!(seen.len(), ORDER.len(), "ORDER names a module that is not there");
     assert_eq!(excepted.len(), EXCEPTIONS.len(), "an exception is needed no more: take it out");
 }
+
+/// ARCHITECTURE.md says what the index costs in memory.
+#[cfg(target_pointer_width = "64")]
+#[test]
+fn the_index_is_small() {
+    use gristmill::source::index::{Entry, Span};
+    assert_eq!((size_of::<Entry>(), size_of::<Span>()), (88, 16));
+}
