@@ -309,14 +309,12 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
     Ok((steps, next))
 }
 
+/// The rows that are null (unset bits), for each leaf that has any.
+type Nulls = Vec<(Arc<str>, NullBuffer)>;
+
 impl Shape {
     /// The leaves of a batch in the order of [`Self::leaves`], and the rows that are null.
-    fn decode(
-        &self,
-        file: &InputFile,
-        batch: &RecordBatch,
-        row_in_file: u64,
-    ) -> Result<(Columns, Vec<(Arc<str>, NullBuffer)>)> {
+    fn decode(&self, file: &InputFile, batch: &RecordBatch, row_in_file: u64) -> Result<(Columns, Nulls)> {
         let rows = batch.num_rows();
         let mut found: Vec<Option<Tensor>> = vec![None; self.leaves.len()];
         let mut nulls = Vec::new();
@@ -448,7 +446,7 @@ struct Assembly<'a> {
 }
 
 /// The columns and nulls of a block of steps.
-fn parts(block: &Block) -> Result<(&Columns, &[(Arc<str>, NullBuffer)])> {
+fn parts(block: &Block) -> Result<(&Columns, &Nulls)> {
     match &block.data {
         BlockData::Steps { columns, nulls } => Ok((columns, nulls)),
         BlockData::Items(_) => Err(Error::internal("a block of items among steps")),
