@@ -48,6 +48,14 @@ pub struct PipelineLayout {
     bare_columns: usize,
 }
 
+impl PipelineLayout {
+    /// Steps per row, if rows are sequences. A stateful module's pipeline may do without the piece that makes them.
+    #[must_use]
+    pub fn seq_len(&self, module: &ModuleSettings) -> Option<usize> {
+        module.max_seq_len.filter(|_| self.rows == Rows::Sequences)
+    }
+}
+
 /// Pieces that run one after the other without waiting for other units.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Segment {
@@ -360,5 +368,18 @@ pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()>
     match want.next() {
         None => Ok(()),
         Some(missing) => Err(Error::internal(format!("the batch lacks `{}`, which the layout promised", missing.name))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sequences_have_a_length() {
+        let module = ModuleSettings { stateful: true, max_seq_len: Some(3), ..ModuleSettings::default() };
+        let layout = |rows| PipelineLayout { columns: Vec::new(), rows, numbering: Numbering::None, bare_columns: 0 };
+        assert_eq!(layout(Rows::Steps).seq_len(&module), None);
+        assert_eq!(layout(Rows::Sequences).seq_len(&module), Some(3));
     }
 }

@@ -143,7 +143,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     if job.learner.compat == Compat::Rllib260
         && let Some(first) = modules.first()
     {
-        let seq_len = |m: usize| modules[m].settings.stateful.then_some(modules[m].settings.max_seq_len).flatten();
+        let seq_len = |m: usize| modules[m].layout.seq_len(&modules[m].settings);
         keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
     }
 
