@@ -221,16 +221,20 @@ impl TensorType {
         Self { dtype, shape: shape.into() }
     }
 
-    /// Elements per row.
+    /// Elements per row. Shapes come from files and jobs: one that no memory holds gives the largest number, which
+    /// every limit refuses.
     #[must_use]
     pub fn row_elements(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        self.shape.iter().fold(1, |n: usize, d| n.saturating_mul(*d))
     }
 
     /// Bytes per row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.row_elements() * self.dtype.size()
+        self.row_elements().saturating_mul(self.dtype.size())
     }
 
     /// The same row with another dtype.
