@@ -8,7 +8,9 @@ mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
+mod count_based_curiosity;
 mod general_advantage_estimation;
+mod intrinsic;
 mod numpy_to_tensor;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
@@ -19,6 +21,7 @@ pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use count_based_curiosity::CountBasedCuriosity;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
 
@@ -46,6 +49,7 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<CountBasedCuriosity>(),
 ];
 
 /// What is known of a piece without an instance of it.
