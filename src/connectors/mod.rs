@@ -9,6 +9,7 @@ mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
 mod count_based_curiosity;
+mod euclidian_distance_based_curiosity;
 mod general_advantage_estimation;
 mod intrinsic;
 mod numpy_to_tensor;
@@ -22,6 +23,7 @@ pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
+pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
 
@@ -50,6 +52,7 @@ static ALL: &[Entry] = &[
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
     Entry::of::<CountBasedCuriosity>(),
+    Entry::of::<EuclidianDistanceBasedCuriosity>(),
 ];
 
 /// What is known of a piece without an instance of it.
