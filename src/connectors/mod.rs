@@ -13,6 +13,7 @@ mod euclidian_distance_based_curiosity;
 mod general_advantage_estimation;
 mod intrinsic;
 mod numpy_to_tensor;
+mod stack_observations;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
@@ -26,6 +27,7 @@ pub use count_based_curiosity::CountBasedCuriosity;
 pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
+pub use stack_observations::StackObservations;
 
 #[cfg(test)]
 mod testing;
@@ -53,6 +55,7 @@ static ALL: &[Entry] = &[
     Entry::of::<ComputeReturnsToGo>(),
     Entry::of::<CountBasedCuriosity>(),
     Entry::of::<EuclidianDistanceBasedCuriosity>(),
+    Entry::of::<StackObservations>(),
 ];
 
 /// What is known of a piece without an instance of it.
