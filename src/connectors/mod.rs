@@ -10,6 +10,7 @@ mod batch_individual_items;
 mod compute_returns_to_go;
 mod count_based_curiosity;
 mod euclidian_distance_based_curiosity;
+mod frame_stacking;
 mod general_advantage_estimation;
 mod intrinsic;
 mod numpy_to_tensor;
@@ -25,6 +26,7 @@ pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
 pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
+pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
 pub use stack_observations::StackObservations;
@@ -55,6 +57,7 @@ static ALL: &[Entry] = &[
     Entry::of::<ComputeReturnsToGo>(),
     Entry::of::<CountBasedCuriosity>(),
     Entry::of::<EuclidianDistanceBasedCuriosity>(),
+    Entry::of::<FrameStacking>(),
     Entry::of::<StackObservations>(),
 ];
 
