@@ -10,6 +10,7 @@ mod batch_individual_items;
 mod compute_returns_to_go;
 mod count_based_curiosity;
 mod euclidian_distance_based_curiosity;
+mod flatten_observations;
 mod frame_stacking;
 mod general_advantage_estimation;
 mod intrinsic;
@@ -26,6 +27,7 @@ pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
 pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
+pub use flatten_observations::FlattenObservations;
 pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
@@ -59,6 +61,7 @@ static ALL: &[Entry] = &[
     Entry::of::<EuclidianDistanceBasedCuriosity>(),
     Entry::of::<FrameStacking>(),
     Entry::of::<StackObservations>(),
+    Entry::of::<FlattenObservations>(),
 ];
 
 /// What is known of a piece without an instance of it.
