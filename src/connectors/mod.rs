@@ -8,8 +8,14 @@ mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
+mod count_based_curiosity;
+mod euclidian_distance_based_curiosity;
+mod flatten_observations;
+mod frame_stacking;
 mod general_advantage_estimation;
+mod intrinsic;
 mod numpy_to_tensor;
+mod stack_observations;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
@@ -19,8 +25,13 @@ pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use count_based_curiosity::CountBasedCuriosity;
+pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
+pub use flatten_observations::FlattenObservations;
+pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
+pub use stack_observations::StackObservations;
 
 #[cfg(test)]
 mod testing;
@@ -46,6 +57,11 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<CountBasedCuriosity>(),
+    Entry::of::<EuclidianDistanceBasedCuriosity>(),
+    Entry::of::<FrameStacking>(),
+    Entry::of::<StackObservations>(),
+    Entry::of::<FlattenObservations>(),
 ];
 
 /// What is known of a piece without an instance of it.
