@@ -22,6 +22,7 @@ use crate::batch::{BatchLayout, ModuleBatch, Rows, Stage};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings, Space};
+use crate::source::keys::Numbering;
 use crate::tensor::TensorType;
 
 /// What a piece may know of its surroundings.
@@ -98,18 +99,6 @@ pub trait Survey: Send + Sync {
     /// # Errors
     /// If there is none.
     fn finish(self: Box<Self>) -> Result<Box<dyn Any + Send + Sync>>;
-}
-
-/// How a piece changes the ids by which RLlib tells chunks apart; see [`crate::source::keys`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Numbering {
-    /// Not at all.
-    #[default]
-    None,
-    /// Appends the chunk's number to ids without an underscore, if it adds observations at all.
-    WithObservations,
-    /// Appends the chunk's number always.
-    Always,
 }
 
 /// The layout phase: what comes in, changed in place into what goes out.

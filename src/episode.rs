@@ -49,9 +49,9 @@ pub struct Chunk {
     pub agent_id: Option<Arc<str>>,
     /// Place in dataset order, counted over all modules. RLlib's batch keys may move rows; pieces that look at what
     /// came before go by this.
-    pub ordinal: u64,
+    pub ordinal: u32,
     /// Place in columns that RLlib keys by ids without the chunk's number; see [`crate::source::keys`].
-    pub bare_rank: u64,
+    pub bare_rank: u32,
     /// Steps of the episode before this chunk.
     pub t_started: i64,
     /// The chunk's last step ended the episode.

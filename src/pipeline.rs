@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::OBS;
-use crate::connector::{Connector, Context, Finding, ModuleUnit, Numbering, Ordered, Piece, Plan, Repairs, Survey};
+use crate::connector::{Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Repairs, Survey};
 use crate::connectors::{
     self, AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch, AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch,
@@ -14,7 +14,7 @@ use crate::connectors::{
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
-use crate::source::keys::Keys;
+use crate::source::keys::{Keys, Numbering};
 use crate::tensor::{Tensor, TensorBuilder};
 
 /// The pieces of one job, ready to run on any module's episodes.

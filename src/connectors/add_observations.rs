@@ -5,9 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::OBS;
-use crate::connector::{Connector, Context, Numbering, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
+use crate::source::keys::Numbering;
 
 /// Adds the observation before each action as column `obs`; look-back observations and the last one are left out.
 ///

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::{LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
-use crate::connector::{Connector, Context, Numbering, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
+use crate::source::keys::Numbering;
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// Lengthens every episode by one artificial step, so that a value function can be asked for the last observation.

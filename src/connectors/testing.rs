@@ -29,8 +29,8 @@ pub fn episodes(lengths: &[usize]) -> EpisodeBatch {
     let chunk = |e| Chunk {
         id: EpisodeId::Str(format!("e{e}").into()),
         agent_id: None,
-        ordinal: e as u64,
-        bare_rank: e as u64,
+        ordinal: u32::try_from(e).unwrap(),
+        bare_rank: u32::try_from(e).unwrap(),
         t_started: 0,
         terminated: false,
         truncated: false,

@@ -2,14 +2,12 @@
 //! ignored would be a wrong result without a word. Building a feature means removing its line here.
 
 use super::{Job, Layout, OnBadEpisode};
-use crate::column::DEFAULT_MODULE_ID;
 use crate::error::Error;
 
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
     let bad_episodes = job.input.on_bad_episode != OnBadEpisode::Fail;
-    let other_modules = job.rl_module.modules.keys().any(|id| id != DEFAULT_MODULE_ID);
     [
         (
             job.input.layout == Layout::Minari,
@@ -25,10 +23,10 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
         ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
         (
-            job.input.spaces.obs.is_some() || job.input.spaces.actions.is_some(),
-            "input.spaces",
-            "using declared spaces",
-            "leave them out: no connector needs them yet",
+            job.input.spaces.actions.is_some(),
+            "input.spaces.actions",
+            "using a declared action space",
+            "leave it out: no connector needs it yet",
         ),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
         (
@@ -66,7 +64,14 @@ mod tests {
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
         assert_eq!(
             keys,
-            ["input.layout", "input.where", "input.on_bad_episode", "input.spaces", "output.shuffle", "output.split"]
+            [
+                "input.layout",
+                "input.where",
+                "input.on_bad_episode",
+                "input.spaces.actions",
+                "output.shuffle",
+                "output.split"
+            ]
         );
     }
 }

@@ -347,7 +347,7 @@ impl Work for Conversion<'_> {
         let entries = &self.index.entries[unit.entries.clone()];
         let mut shares = Vec::new();
         for module in 0..self.modules.len() {
-            let own: Vec<&Entry> = entries.iter().filter(|e| e.module == module).collect();
+            let own: Vec<&Entry> = entries.iter().filter(|e| e.module as usize == module).collect();
             if own.is_empty() {
                 continue;
             }

@@ -41,7 +41,7 @@ pub(super) fn cut(index: &Index, step_bytes: usize, unit_bytes: usize) -> Vec<Un
         }
         let Some(unit) = units.last_mut() else { continue };
         weight = weight.saturating_add(entry.steps.max(1));
-        reach = reach.max(entry.ordinal + 1).max(entry.bare_rank + 1);
+        reach = reach.max(u64::from(entry.ordinal.max(entry.bare_rank)) + 1);
         unit.entries.end = i + 1;
         unit.steps += entry.steps;
         for span in entry.rows(&index.spans) {
@@ -70,7 +70,6 @@ mod tests {
     fn entry(spans: Range<usize>, steps: u64) -> Entry {
         Entry {
             id: EpisodeId::Int(0),
-            agent_id: None,
             module: 0,
             ordinal: 0,
             bare_rank: 0,
@@ -79,15 +78,13 @@ mod tests {
             t_started: 0,
             terminated: true,
             truncated: false,
-            tail: None,
-            history: Vec::new(),
-            hanging: Vec::new(),
+            rare: None,
         }
     }
 
     #[test]
     fn entries_that_change_places_stay_together() {
-        let entry = |(i, ordinal): (u64, u64)| Entry { ordinal, bare_rank: i, ..entry(0..0, 9) };
+        let entry = |(i, ordinal): (u32, u32)| Entry { ordinal, bare_rank: i, ..entry(0..0, 9) };
         let entries = (0..).zip([0, 2, 3, 1, 4]).map(entry).collect();
         let units = cut(&Index { entries, ..Index::default() }, 1, 1);
         assert_eq!(units.iter().map(|u| u.entries.clone()).collect::<Vec<_>>(), [0..1, 1..4, 4..5]);

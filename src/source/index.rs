@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::episode::{EpisodeId, EpisodeLayout};
+use crate::error::{Error, Result};
 
 /// A run of consecutive global rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,29 +15,36 @@ pub struct Span {
     pub len: u64,
 }
 
-/// One episode (or recorded chunk of one) and where its rows lie.
+/// One episode (or recorded chunk of one) and where its rows lie. There may be millions, so it is kept small.
 #[derive(Debug, Clone)]
 pub struct Entry {
     /// Its id.
     pub id: EpisodeId,
-    /// Its agent, in multi-agent data.
-    pub agent_id: Option<Arc<str>>,
-    /// Its module: an index of [`Index::modules`].
-    pub module: usize,
-    /// Its place in dataset order, before RLlib's keys moved anything.
-    pub ordinal: u64,
-    /// Its place in columns that were added before any piece numbered RLlib's ids; see [`super::keys`].
-    pub bare_rank: u64,
     /// Its rows in time order, as a range of [`Index::spans`]. A chunk recorded as one item is one row.
     pub spans: Range<usize>,
     /// Its steps.
     pub steps: u64,
     /// Steps of the episode before its first one.
     pub t_started: i64,
+    /// Its place in dataset order, before RLlib's keys moved anything.
+    pub ordinal: u32,
+    /// Its place in columns that were added before any piece numbered RLlib's ids; see [`super::keys`].
+    pub bare_rank: u32,
+    /// Its module: an index of [`Index::modules`].
+    pub module: u32,
     /// Whether its last step ended the episode.
     pub terminated: bool,
     /// Whether it was cut short after its last step.
     pub truncated: bool,
+    /// What most episodes do not have.
+    pub rare: Option<Box<Rare>>,
+}
+
+/// What most episodes do not have.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rare {
+    /// Its agent, in multi-agent data.
+    pub agent_id: Option<Arc<str>>,
     /// A row that holds only the observation after the last step.
     pub tail: Option<u64>,
     /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
@@ -45,14 +53,57 @@ pub struct Entry {
     pub history: Vec<u64>,
 }
 
+impl Rare {
+    /// Itself, if there is anything in it.
+    #[must_use]
+    pub fn boxed(self) -> Option<Box<Self>> {
+        (self != Self::default()).then(|| Box::new(self))
+    }
+}
+
 impl Entry {
+    /// Its agent, in multi-agent data.
+    #[must_use]
+    pub fn agent_id(&self) -> Option<&Arc<str>> {
+        self.rare.as_ref()?.agent_id.as_ref()
+    }
+
+    /// See [`Rare::tail`].
+    #[must_use]
+    pub fn tail(&self) -> Option<u64> {
+        self.rare.as_ref()?.tail
+    }
+
+    /// See [`Rare::hanging`].
+    #[must_use]
+    pub fn hanging(&self) -> &[(u64, u64)] {
+        self.rare.as_ref().map_or(&[], |r| &r.hanging)
+    }
+
+    /// See [`Rare::history`].
+    #[must_use]
+    pub fn history(&self) -> &[u64] {
+        self.rare.as_ref().map_or(&[], |r| &r.history)
+    }
+
     /// Every global row that is needed to put the entry together.
     pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
-        let hanging = self.hanging.iter().map(|(_, row)| *row);
-        let extra =
-            self.tail.into_iter().chain(self.history.iter().copied()).chain(hanging).map(|row| Span { row, len: 1 });
-        spans[self.spans.clone()].iter().copied().chain(extra)
+        let hanging = self.hanging().iter().map(|(_, row)| *row);
+        let extra = self.tail().into_iter().chain(self.history().iter().copied()).chain(hanging);
+        spans[self.spans.clone()].iter().copied().chain(extra.map(|row| Span { row, len: 1 }))
     }
+}
+
+/// Numbers `entries` in their order.
+///
+/// # Errors
+/// If there are more than 2^32.
+pub fn number(entries: &mut [Entry]) -> Result<()> {
+    for (i, entry) in entries.iter_mut().enumerate() {
+        entry.ordinal = u32::try_from(i).map_err(|_| Error::usage("found more than 4294967296 episodes"))?;
+        entry.bare_rank = entry.ordinal;
+    }
+    Ok(())
 }
 
 /// What was odd about the input, counted.
@@ -115,7 +166,7 @@ impl Index {
                 }
                 step += span.len;
             }
-            (entry.tail == Some(row)).then_some((&entry.id, None))
+            (entry.tail() == Some(row)).then_some((&entry.id, None))
         })
     }
 

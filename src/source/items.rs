@@ -11,7 +11,7 @@ use rayon::prelude::*;
 use super::blocks::{Block, BlockData, Blocks};
 use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
 use super::file::InputFile;
-use super::index::{Entry, Index, Span};
+use super::index::{self, Entry, Index, Rare, Span};
 use super::rows::{RowGroupRef, RowMap};
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, root};
@@ -288,13 +288,13 @@ impl Source for ItemsSource {
             steps += self.decode(&mut decoder, blocks, row, entry)?.len;
             batch.offsets.push(steps);
             let begin = donated;
-            for &row in entry.history.iter().rev() {
+            for &row in entry.history().iter().rev() {
                 donated += self.decode(&mut donors, blocks, row, entry)?.len;
             }
             donor_rows.push(begin..donated);
             batch.chunks.push(Chunk {
                 id: entry.id.clone(),
-                agent_id: entry.agent_id.clone(),
+                agent_id: entry.agent_id().cloned(),
                 ordinal: entry.ordinal,
                 bare_rank: entry.bare_rank,
                 t_started: entry.t_started,
@@ -454,7 +454,6 @@ impl ItemsSource {
                 };
                 entries[i] = Some(Entry {
                     id: EpisodeId::Str(header.id.as_str().into()),
-                    agent_id: None,
                     module: 0,
                     ordinal: 0,
                     bare_rank: 0,
@@ -464,19 +463,14 @@ impl ItemsSource {
                     terminated: header.terminated,
                     truncated: header.truncated
                         || (unfinished && i == last && options.unfinished == Unfinished::Truncate),
-                    tail: None,
-                    history,
-                    hanging: Vec::new(),
+                    rare: Rare { history, ..Rare::default() }.boxed(),
                 });
             }
         }
         index.spans = headers.iter().map(|(row, _)| Span { row: *row, len: 1 }).collect();
         index.entries = entries.into_iter().flatten().collect();
         index.look_back = options.look_back;
-        for (ordinal, entry) in (0..).zip(&mut index.entries) {
-            entry.ordinal = ordinal;
-        }
-        Ok(())
+        index::number(&mut index.entries)
     }
 }
 

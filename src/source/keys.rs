@@ -18,8 +18,19 @@
 use std::collections::HashMap;
 
 use super::index::Entry;
-use crate::connector::Numbering;
 use crate::error::{Error, Result};
+
+/// How a piece changes the ids by which RLlib tells chunks apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Numbering {
+    /// Not at all.
+    #[default]
+    None,
+    /// Appends the chunk's number to ids without an underscore, if it adds observations at all.
+    WithObservations,
+    /// Appends the chunk's number always.
+    Always,
+}
 
 /// How a pipeline numbers RLlib's ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +45,7 @@ pub struct Keys {
 
 /// For each entry, the first entry with the same key.
 fn first_of_key(entries: &[Entry], numbering: Numbering, multi_agent: bool) -> Vec<usize> {
-    let mut first: HashMap<(String, Option<&str>, usize), usize> = HashMap::with_capacity(entries.len());
+    let mut first: HashMap<(String, Option<&str>, u32), usize> = HashMap::with_capacity(entries.len());
     let key = |(i, entry): (usize, &Entry)| {
         let id = entry.id.to_string();
         match numbering {
@@ -49,7 +60,7 @@ fn first_of_key(entries: &[Entry], numbering: Numbering, multi_agent: bool) -> V
         .iter()
         .zip(keys)
         .enumerate()
-        .map(|(i, (entry, key))| *first.entry((key, entry.agent_id.as_deref(), entry.module)).or_insert(i))
+        .map(|(i, (entry, key))| *first.entry((key, entry.agent_id().map(|a| &**a), entry.module)).or_insert(i))
         .collect()
 }
 
@@ -65,7 +76,7 @@ fn key_order(first: &[usize]) -> Vec<usize> {
 fn check_sequences(entries: &[Entry], first: &[usize], seq_len: &dyn Fn(usize) -> Option<usize>) -> Result<()> {
     for pair in key_order(first).windows(2) {
         let (before, after) = (&entries[pair[0]], &entries[pair[1]]);
-        let Some(seq_len) = seq_len(before.module) else { continue };
+        let Some(seq_len) = seq_len(before.module as usize) else { continue };
         if first[pair[0]] == first[pair[1]] && !before.steps.is_multiple_of(seq_len as u64) && after.steps > 0 {
             return Err(Error::data(format!(
                 "chunks of {} and {} steps share RLlib's batch key: their padded rows run into each other and no longer match seq_lens and loss_mask",
@@ -90,8 +101,8 @@ pub fn order(entries: &mut Vec<Entry>, keys: Keys, seq_len: &dyn Fn(usize) -> Op
     if keys.bare_columns {
         let bare = first_of_key(entries, Numbering::None, keys.multi_agent);
         check_sequences(entries, &bare, seq_len)?;
-        for (rank, i) in key_order(&bare).into_iter().enumerate() {
-            entries[i].bare_rank = rank as u64;
+        for (rank, i) in (0..).zip(key_order(&bare)) {
+            entries[i].bare_rank = rank;
         }
     }
     let order = key_order(&first);
@@ -99,8 +110,8 @@ pub fn order(entries: &mut Vec<Entry>, keys: Keys, seq_len: &dyn Fn(usize) -> Op
         *entries = order.into_iter().map(|i| entries[i].clone()).collect();
     }
     if !keys.bare_columns {
-        for (rank, entry) in entries.iter_mut().enumerate() {
-            entry.bare_rank = rank as u64;
+        for (rank, entry) in (0..).zip(entries.iter_mut()) {
+            entry.bare_rank = rank;
         }
     }
     Ok(())
@@ -114,18 +125,15 @@ mod tests {
     fn entries(list: &[(&str, u64)]) -> Vec<Entry> {
         let entry = |(i, &(id, steps)): (usize, &(&str, u64))| Entry {
             id: EpisodeId::Str(id.into()),
-            agent_id: None,
             module: 0,
-            ordinal: i as u64,
+            ordinal: u32::try_from(i).unwrap(),
             bare_rank: 0,
             spans: 0..0,
             steps,
             t_started: 0,
             terminated: false,
             truncated: false,
-            tail: None,
-            history: Vec::new(),
-            hanging: Vec::new(),
+            rare: None,
         };
         list.iter().enumerate().map(entry).collect()
     }

@@ -9,8 +9,11 @@
 //!                                             t is not recorded and the file ends
 //! ```
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::sync::Arc;
+
+use foldhash::quality::FixedState;
+use hashbrown::HashTable;
 
 use super::index::Span;
 use crate::episode::EpisodeId;
@@ -80,7 +83,7 @@ pub struct Who {
 pub struct Runs {
     /// Episodes (of one agent each) in order of first appearance.
     pub ids: Vec<Who>,
-    numbers: HashMap<Who, usize>,
+    numbers: HashTable<usize>,
     /// The runs in row order.
     pub runs: Vec<Run>,
 }
@@ -93,12 +96,14 @@ impl Runs {
         {
             return run.episode;
         }
-        if let Some(&n) = self.numbers.get(id) {
+        let hash = |who: &Who| FixedState::default().hash_one(who);
+        if let Some(&n) = self.numbers.find(hash(id), |&n| self.ids[n] == *id) {
             return n;
         }
         let n = self.ids.len();
         self.ids.push(id.clone());
-        self.numbers.insert(id.clone(), n);
+        let ids = &self.ids;
+        self.numbers.insert_unique(hash(id), n, |&n| hash(&ids[n]));
         n
     }
 

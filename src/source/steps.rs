@@ -9,7 +9,7 @@ use arrow::buffer::NullBuffer;
 use super::agents;
 use super::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
 use super::file::InputFile;
-use super::index::{Entry, Index, Span};
+use super::index::{self, Entry, Index, Rare, Span};
 use super::ingest;
 use super::prints::PrintTable;
 use super::resolve::{self, Resolved};
@@ -141,17 +141,15 @@ impl StepsSource {
                 let again = episode.spans.first().map_or(first_row, |s| s.row);
                 let place = if i == 0 { (appearance[&who.id], first_row) } else { (again, again) };
                 if let Some(mut entry) = self.entry(who, &episode, options, index)? {
-                    entry.module = modules[e];
+                    entry.module =
+                        u32::try_from(modules[e]).map_err(|_| Error::usage("found more modules than there can be"))?;
                     ordered.push((place, entry));
                 }
             }
         }
         ordered.sort_by_key(|(place, _)| *place);
         index.entries = ordered.into_iter().map(|(_, entry)| entry).collect();
-        for (ordinal, entry) in (0..).zip(&mut index.entries) {
-            entry.ordinal = ordinal;
-        }
-        Ok(())
+        index::number(&mut index.entries)
     }
 
     /// The module of each episode (of one agent), as an index of [`Index::modules`], which this fills in together
@@ -261,7 +259,6 @@ impl StepsSource {
         index.spans.extend_from_slice(&episode.spans);
         Ok(Some(Entry {
             id: id.clone(),
-            agent_id: who.agent.clone(),
             module: 0,
             ordinal: 0,
             bare_rank: 0,
@@ -270,9 +267,13 @@ impl StepsSource {
             t_started: episode.t_started,
             terminated: done.terminated,
             truncated: done.truncated,
-            tail: episode.tail,
-            history: Vec::new(),
-            hanging: episode.hanging.clone(),
+            rare: Rare {
+                agent_id: who.agent.clone(),
+                tail: episode.tail,
+                hanging: episode.hanging.clone(),
+                history: Vec::new(),
+            }
+            .boxed(),
         }))
     }
 }
@@ -407,7 +408,7 @@ impl Source for StepsSource {
         blocks: &Blocks,
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch> {
-        let layout = entries.first().and_then(|e| index.layouts.get(e.module)).unwrap_or(&index.layout);
+        let layout = entries.first().and_then(|e| index.layouts.get(e.module as usize)).unwrap_or(&index.layout);
         let has = |c: &usize| layout.get(&self.shape.leaves[*c].0).is_some();
         let leaves = (0..self.shape.steps).filter(has).collect();
         let assembly = Assembly { source: self, index, blocks, leaves };
@@ -525,7 +526,7 @@ impl<'a> Assembly<'a> {
             return Ok(());
         };
         for (entry, &start) in entries.iter().zip(&batch.offsets) {
-            for &(step, row) in &entry.hanging {
+            for &(step, row) in entry.hanging() {
                 let (block, i) = self.blocks.row(row)?;
                 let (columns, nulls) = parts(block)?;
                 let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
@@ -596,7 +597,7 @@ impl<'a> Assembly<'a> {
                     source = Some((columns, at, true));
                 }
             }
-            if let (None, Some(row)) = (source, entry.tail) {
+            if let (None, Some(row)) = (source, entry.tail()) {
                 let (block, at) = self.blocks.row(row)?;
                 let (columns, nulls) = parts(block)?;
                 if let Some((name, _)) = nulls.iter().find(|(n, nulls)| root(n) == OBS && nulls.is_null(at)) {
@@ -615,7 +616,7 @@ impl<'a> Assembly<'a> {
             }
             batch.chunks.push(Chunk {
                 id: entry.id.clone(),
-                agent_id: entry.agent_id.clone(),
+                agent_id: entry.agent_id().cloned(),
                 ordinal: entry.ordinal,
                 bare_rank: entry.bare_rank,
                 t_started: entry.t_started,
