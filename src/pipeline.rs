@@ -84,7 +84,12 @@ impl Surveys {
 /// | BC, CQL, IQL, SAC, DQN | | the same with next observations (`bc.py`, `cql.py`, `iql.py`, `sac.py`, `dqn_learner.py`) |
 /// | IMPALA, APPO | one more step an episode | the default pipeline (`impala.py`) |
 /// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
-fn default_pieces(learner: &Learner) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>) {
+///
+/// `cutter` is a custom piece that stands for `AddTimeDimToBatchAndZeroPad`; see [`Connector::cuts_sequences`].
+fn default_pieces(
+    learner: &Learner,
+    cutter: Option<Box<dyn Connector>>,
+) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>) {
     use Algorithm as A;
     let algorithm = learner.algorithm;
     let next_obs = matches!(algorithm, Some(A::Bc | A::Marwil | A::Cql | A::Iql | A::Sac | A::Dqn));
@@ -98,7 +103,7 @@ fn default_pieces(learner: &Learner) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Co
         rest.push(Box::new(AddNextObservationsFromEpisodesToTrainBatch {}));
     }
     rest.push(Box::new(AddColumnsFromEpisodesToTrainBatch {}));
-    rest.push(Box::new(AddTimeDimToBatchAndZeroPad::default()));
+    rest.push(cutter.unwrap_or_else(|| Box::new(AddTimeDimToBatchAndZeroPad::default())));
     rest.push(Box::new(AddStatesFromEpisodesToBatch::default()));
     rest.push(Box::new(BatchIndividualItems::default()));
     rest.push(Box::new(NumpyToTensor::default()));
@@ -117,7 +122,18 @@ impl Pipeline {
         let custom: Vec<_> =
             learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c)).collect::<Result<_>>()?;
         let pieces = if learner.add_default_connectors_to_learner_pipeline {
-            let (mut pieces, rest) = default_pieces(learner);
+            let (cutters, custom): (Vec<_>, Vec<_>) = custom.into_iter().partition(|p| p.cuts_sequences());
+            let mut cutters = cutters.into_iter();
+            let cutter = cutters.next();
+            if let (Some(one), Some(two)) = (&cutter, cutters.next()) {
+                return Err(Error::usage(format!(
+                    "{} and {} both cut episodes into sequences, expected one piece that does",
+                    one.name(),
+                    two.name()
+                ))
+                .job_key("learner.connectors"));
+            }
+            let (mut pieces, rest) = default_pieces(learner, cutter);
             pieces.extend(custom);
             pieces.extend(rest);
             pieces
@@ -311,13 +327,13 @@ fn reorder_bare_columns(module: &ModulePlan, episodes: &EpisodeBatch, batch: &mu
     if order.is_sorted() {
         return;
     }
-    let rows_of = |len: usize| match module.layout.rows {
-        Rows::Steps => len,
-        Rows::Sequences => len.div_ceil(module.settings.max_seq_len.unwrap_or(1).max(1)),
-    };
-    let mut starts = vec![0];
-    for len in episodes.lengths() {
-        starts.push(starts[starts.len() - 1] + rows_of(len));
+    let mut starts = episodes.offsets.clone();
+    if let Some(windows) = batch.windows() {
+        starts = vec![0; episodes.len() + 1];
+        windows.iter().for_each(|w| starts[w.episode + 1] += 1);
+        for i in 0..episodes.len() {
+            starts[i + 1] += starts[i];
+        }
     }
     let permuted = |column: &Tensor| {
         let mut out = TensorBuilder::with_capacity(column.ty().clone(), column.rows());

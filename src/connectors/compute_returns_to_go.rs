@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
 /// The column that this piece adds.
-const RETURNS_TO_GO: &str = "returns_to_go";
+pub(super) const RETURNS_TO_GO: &str = "returns_to_go";
 
 /// Adds `returns_to_go`: at each step the discounted sum of the rewards from there to the episode's end.
 ///
@@ -65,17 +65,21 @@ impl Connector for ComputeReturnsToGo {
         _: &mut Repairs,
     ) -> Result<()> {
         let rewards = super::rewards(episodes)?.cast(DType::Float64)?;
-        let width = rewards.ty().row_elements();
         let mut returns: Vec<f64> = rewards.values::<f64>().to_vec();
+        let width = rewards.ty().row_elements();
         for i in 0..episodes.len() {
             let rows = episodes.rows(i);
-            let own = &mut returns[rows.start * width..rows.end * width];
-            for at in (0..own.len().saturating_sub(width)).rev() {
-                own[at] += self.gamma * own[at + width];
-            }
+            sum_from_the_back(&mut returns[rows.start * width..rows.end * width], width, self.gamma);
         }
         batch.push(RETURNS_TO_GO, Tensor::from_values::<f64>(rewards.ty().shape.as_slice(), &returns));
         Ok(())
+    }
+}
+
+/// Turns the rewards of one episode, `width` components a step, into returns-to-go.
+pub(super) fn sum_from_the_back(rewards: &mut [f64], width: usize, gamma: f64) {
+    for at in (0..rewards.len().saturating_sub(width)).rev() {
+        rewards[at] += gamma * rewards[at + width];
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every connector piece, one file each, and the one list of them.
 
+mod action_chunking;
 mod add_columns;
 mod add_next_observations;
 mod add_observations;
@@ -8,9 +9,13 @@ mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
+mod cutting;
+mod decision_transformer_windows;
 mod general_advantage_estimation;
 mod numpy_to_tensor;
+mod overlapping_sequences;
 
+pub use action_chunking::ActionChunking;
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
 pub use add_observations::AddObservationsFromEpisodesToBatch;
@@ -19,8 +24,10 @@ pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use decision_transformer_windows::DecisionTransformerWindows;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
+pub use overlapping_sequences::OverlappingSequences;
 
 #[cfg(test)]
 mod testing;
@@ -46,6 +53,9 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<OverlappingSequences>(),
+    Entry::of::<DecisionTransformerWindows>(),
+    Entry::of::<ActionChunking>(),
 ];
 
 /// What is known of a piece without an instance of it.

@@ -358,8 +358,8 @@ impl Work for Conversion<'_> {
             let module = &self.modules[share.module];
             keeps_promise(&module.layout, &share.batch)?;
             found.pipeline_steps_out += share.episodes.steps_len() as u64;
-            let seq_len = module.settings.max_seq_len.unwrap_or(1);
-            let mut columns = self.provenance.values(&share.episodes, module.layout.rows, seq_len)?;
+            let windows = share.batch.windows().map(|w| &**w);
+            let mut columns = self.provenance.values(&share.episodes, windows)?;
             columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
             let rows = columns.first().map_or(0, ColumnData::rows);
             all.push((share.module, Rows { rows, columns }));

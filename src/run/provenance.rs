@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Builder, StringBuilder};
 
-use crate::batch::Rows;
 use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::episode::{EpisodeBatch, EpisodeId};
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType};
 use crate::source::index::Index;
+use crate::window::Windows;
 
 /// Which provenance columns a data set has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,27 +38,31 @@ impl Provenance {
         out
     }
 
-    /// Their values for every row, in the order of [`Self::columns`].
+    /// Their values for every row, in the order of [`Self::columns`]: a row is one of `windows`, or else one step.
     ///
     /// `episodes` are those that the pipeline left behind: a piece that lengthens episodes makes more rows.
-    pub fn values(self, episodes: &EpisodeBatch, rows: Rows, seq_len: usize) -> Result<Vec<ColumnData>> {
-        let step = match rows {
-            Rows::Steps => 1,
-            Rows::Sequences => seq_len.max(1),
-        };
+    pub fn values(self, episodes: &EpisodeBatch, windows: Option<&Windows>) -> Result<Vec<ColumnData>> {
         let mut t = Int64Builder::new();
         let mut agents = StringBuilder::new();
         let mut ids = if self.int_ids { Ids::Int(Int64Builder::new()) } else { Ids::Text(StringBuilder::new()) };
-        for (chunk, len) in episodes.chunks.iter().zip(episodes.lengths()) {
-            for at in (0..len).step_by(step) {
-                t.append_value(chunk.t_started.saturating_add(i64::try_from(at).unwrap_or(i64::MAX)));
-                match (&mut ids, &chunk.id) {
-                    (Ids::Int(ids), EpisodeId::Int(id)) => ids.append_value(*id),
-                    (Ids::Text(ids), EpisodeId::Str(id)) => ids.append_value(id),
-                    _ => return Err(Error::internal("episode ids of two kinds").episode(chunk.id.to_string())),
-                }
-                if self.agents {
-                    agents.append_value(chunk.agent_id.as_deref().unwrap_or_default());
+        let mut row = |chunk: usize, first: isize| {
+            let chunk = &episodes.chunks[chunk];
+            t.append_value(chunk.t_started.saturating_add(i64::try_from(first).unwrap_or(i64::MAX)));
+            match (&mut ids, &chunk.id) {
+                (Ids::Int(ids), EpisodeId::Int(id)) => ids.append_value(*id),
+                (Ids::Text(ids), EpisodeId::Str(id)) => ids.append_value(id),
+                _ => return Err(Error::internal("episode ids of two kinds").episode(chunk.id.to_string())),
+            }
+            if self.agents {
+                agents.append_value(chunk.agent_id.as_deref().unwrap_or_default());
+            }
+            Ok(())
+        };
+        match windows {
+            Some(windows) => windows.iter().try_for_each(|w| row(w.episode, w.first))?,
+            None => {
+                for (i, len) in episodes.lengths().enumerate() {
+                    (0..len.cast_signed()).try_for_each(|at| row(i, at))?;
                 }
             }
         }
