@@ -16,6 +16,7 @@ use crate::error::{Error, Result};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings};
 use crate::source::keys::Keys;
 use crate::tensor::{Tensor, TensorBuilder};
+use crate::window::Spec;
 
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
@@ -42,10 +43,21 @@ pub struct PipelineLayout {
     pub columns: Vec<ColumnLayout>,
     /// What a row of the finished batch is.
     pub rows: Rows,
+    /// How episodes are cut into sequences, if they are.
+    windows: Option<Spec>,
     /// What becomes of RLlib's ids.
     numbering: Numbering,
     /// How many of the columns are there before that (they are the first ones).
     bare_columns: usize,
+}
+
+impl PipelineLayout {
+    /// Steps per row, if rows are RLlib's sequences. A stateful module's pipeline may do without the piece that makes
+    /// them, or have another one that cuts in a way of its own.
+    #[must_use]
+    pub fn seq_len(&self) -> Option<usize> {
+        self.windows.map(|spec| spec.length()).filter(|&len| self.windows == Some(Spec::sequences(len)))
+    }
 }
 
 /// Pieces that run one after the other without waiting for other units.
@@ -219,7 +231,7 @@ impl Pipeline {
             .job_key("learner.connectors")
             .hint("put AddTimeDimToBatchAndZeroPad after the pieces that add columns step by step"));
         }
-        Ok(PipelineLayout { columns: batch.columns, rows, numbering, bare_columns })
+        Ok(PipelineLayout { columns: batch.columns, rows, windows: batch.windows, numbering, bare_columns })
     }
 
     /// Runs the pieces of a free segment on a unit.
@@ -376,5 +388,21 @@ pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()>
     match want.next() {
         None => Ok(()),
         Some(missing) => Err(Error::internal(format!("the batch lacks `{}`, which the layout promised", missing.name))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sequences_have_a_length() {
+        let seq_len = |windows| {
+            let rows = Rows::Steps;
+            PipelineLayout { columns: Vec::new(), rows, windows, numbering: Numbering::None, bare_columns: 0 }.seq_len()
+        };
+        assert_eq!(seq_len(None), None);
+        assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));
+        assert_eq!(seq_len(Some(Spec { before: 1, ..Spec::sequences(3) })), None);
     }
 }

@@ -38,6 +38,7 @@ const ACTION_IS_PAD: &str = "action_is_pad";
 #[serde(deny_unknown_fields, default)]
 pub struct ActionChunking {
     /// Actions a step.
+    #[schemars(range(min = 1))]
     pub chunk_size: usize,
     /// How many of them lie before the step; fewer than `chunk_size`.
     pub past: usize,

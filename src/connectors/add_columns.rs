@@ -17,6 +17,8 @@ use crate::tensor::{DType, Tensor, TensorType};
 /// chunk of 2 steps, cut and continued    terminateds = F F        truncateds = F F
 /// ```
 ///
+/// Where no episode has a step there is nothing to add, as in RLlib.
+///
 /// Each column that the batch already has is passed through, which is how a custom piece in front replaces one.
 /// Infos are not added. As RLlib's `connectors/learner/add_columns_from_episodes_to_train_batch.py`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -53,7 +55,9 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
             |r: &str| -> Vec<_> { plan.episodes.under(r).map(|(n, t)| (n.to_string(), t.clone())).collect() };
         let mut add = recorded(ACTIONS);
         add.extend(recorded(REWARDS));
-        add.extend([TERMINATEDS, TRUNCATEDS].map(|n| (n.to_owned(), flag.clone())));
+        if !add.is_empty() {
+            add.extend([TERMINATEDS, TRUNCATEDS].map(|n| (n.to_owned(), flag.clone())));
+        }
         add.extend(plan.episodes.extras().filter(|(n, _)| !is_state(n)).map(|(n, t)| (n.to_string(), t.clone())));
         for (name, ty) in add.into_iter().filter(|(n, _)| !before.has(root(n))) {
             plan.add_steps(&name, ty)?;
@@ -72,8 +76,10 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
         for wanted in [ACTIONS, REWARDS] {
             add.extend(episodes.steps.under(wanted).map(|(n, t)| (n.to_string(), t.clone())));
         }
-        add.push((TERMINATEDS.to_owned(), flags(episodes, |c| c.terminated)));
-        add.push((TRUNCATEDS.to_owned(), flags(episodes, |c| c.truncated)));
+        if !add.is_empty() {
+            add.push((TERMINATEDS.to_owned(), flags(episodes, |c| c.terminated)));
+            add.push((TRUNCATEDS.to_owned(), flags(episodes, |c| c.truncated)));
+        }
         let extras = episodes.steps.iter().filter(|(n, _)| crate::episode::is_extra(n) && !is_state(n));
         add.extend(extras.map(|(n, t)| (n.to_string(), t.clone())));
         add.retain(|(name, _)| !batch.has(root(name)));
@@ -98,6 +104,15 @@ mod tests {
         let out = apply(&AddColumnsFromEpisodesToTrainBatch {}, &mut eps).unwrap();
         assert_eq!(out.get(TERMINATEDS), Some(&Tensor::from_bools([false, false, true, false, false])));
         assert_eq!(out.get(TRUNCATEDS), Some(&Tensor::from_bools([false, false, false, false, true])));
+    }
+
+    #[test]
+    fn episodes_without_steps_add_nothing() {
+        let mut eps = episodes(&[0, 0]);
+        let obs = eps.steps.iter().filter(|(n, _)| &***n == "obs").map(|(n, t)| (n.clone(), t.clone())).collect();
+        eps.steps = obs; // a recording without any step shows no other column
+        let out = apply(&AddColumnsFromEpisodesToTrainBatch {}, &mut eps).unwrap();
+        assert_eq!(out.iter().count(), 0);
     }
 
     #[test]

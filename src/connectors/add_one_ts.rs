@@ -18,7 +18,7 @@ use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 ///               recorded            lengthened
 /// obs           o0 o1 | o2          o0 o1 o2 | o2      (after | : the observation after the last step)
 /// actions       a0 a1               a0 a1 a1           extra model outputs likewise
-/// rewards       r0 r1               r0 r1 0.0
+/// rewards       r0 r1               r0 r1 0.0           (as float64, as 0.0 is)
 /// terminateds   F  end              F  end F
 /// truncateds    F  end              F  end F           `end` is True where the episode was not done
 /// loss_mask                         T  T   F
@@ -60,12 +60,18 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
                 .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
         }
+        if let Some(column) = plan.batch.columns.first() {
+            return Err(Error::usage(format!(
+                "`{}` is in the batch already, and has no row for the additional step",
+                column.name
+            ))
+            .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
+        }
         for name in [TERMINATEDS, TRUNCATEDS, LOSS_MASK] {
-            if plan.batch.has(name) {
-                return Err(Error::usage(format!("`{name}` is in the batch already"))
-                    .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
-            }
             plan.add_steps(name, TensorType::new(DType::Bool, []))?;
+        }
+        for (_, ty) in plan.episodes.steps.iter_mut().filter(|(name, _)| root(name) == REWARDS) {
+            *ty = ty.with_dtype(DType::Float64);
         }
         Ok(())
     }
@@ -98,7 +104,7 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             offsets.push(start + len + usize::from(len > 0));
         }
 
-        let steps: Columns = episodes
+        let steps = episodes
             .steps
             .iter()
             .map(|(name, column)| {
@@ -110,12 +116,12 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
                             None => out.extend_zeros(1),
                         })
                     }
-                    REWARDS => lengthened(episodes, column, |out, _, _| out.extend_zeros(1)),
+                    REWARDS => lengthened(episodes, &column.cast(DType::Float64)?, |out, _, _| out.extend_zeros(1)),
                     _ => lengthened(episodes, column, |out, _, last| out.extend(column, last, 1)),
                 };
-                (Arc::clone(name), longer)
+                Ok((Arc::clone(name), longer))
             })
-            .collect();
+            .collect::<Result<Columns>>()?;
         episodes.steps = steps;
         episodes.offsets = offsets;
 
@@ -130,6 +136,15 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
 mod tests {
     use super::*;
     use crate::connectors::testing::{apply, episodes};
+
+    /// RLlib 2.60 appends a Python 0.0 to the array of rewards, which makes float64 of integers and of smaller floats.
+    #[test]
+    fn rewards_become_float64() {
+        let mut eps = episodes(&[2]);
+        eps.steps.set(REWARDS, Tensor::from_values::<i64>([], &[7, 8]));
+        apply(&AddOneTsToEpisodesAndTruncate {}, &mut eps).unwrap();
+        assert_eq!(eps.steps.get(REWARDS).unwrap().values::<f64>(), [7., 8., 0.]);
+    }
 
     #[test]
     fn the_figure_above() {

@@ -12,7 +12,7 @@ use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerpla
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
-use crate::tensor::{Tensor, TensorBuilder, TensorType};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 use crate::window::{Spec, Window};
 
 /// The repair that this piece makes; see [`AddStatesFromEpisodesToBatch`].
@@ -94,6 +94,9 @@ fn state_leaves(
     if declared.is_empty() {
         let zeros = |n: &String| {
             let ty = recorded(n).ok_or_else(|| Error::internal(format!("no recorded state {n}")))?;
+            // RLlib makes float32 of the module's float16 state; wider ones join to the recorded dtype.
+            let dtype = if ty.dtype == DType::Float16 { DType::Float32 } else { ty.dtype };
+            let ty = ty.with_dtype(dtype);
             Ok(StateLeaf { recorded: n.clone(), initial: Tensor::zeros(ty.clone(), 1), ty })
         };
         return names.iter().map(zeros).collect();
@@ -320,6 +323,14 @@ mod tests {
         assert_eq!(state_in(&mut eps.clone(), Compat::Rllib260, &mut repairs).unwrap(), [103., 101.]);
         assert_eq!(state_in(&mut eps, Compat::Correct, &mut repairs).unwrap(), [0., 101.]);
         assert_eq!(repairs.sorted(), [(UNKNOWN_STATE, 1)]);
+    }
+
+    #[test]
+    fn states_of_float16_are_joined_with_the_initial_float32() {
+        let mut eps = with_states(&[3]);
+        let half = eps.steps.get(STATE_OUT).unwrap().cast(DType::Float16).unwrap();
+        eps.steps.set(STATE_OUT, half);
+        assert_eq!(state_in(&mut eps, Compat::Rllib260, &mut Repairs::default()).unwrap(), [0., 101.]);
     }
 
     #[test]

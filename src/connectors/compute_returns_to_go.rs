@@ -8,6 +8,7 @@ use crate::column::REWARDS;
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::Compat;
 use crate::tensor::{DType, Tensor};
 
 /// The column that this piece adds.
@@ -59,7 +60,7 @@ impl Connector for ComputeReturnsToGo {
 
     fn apply(
         &self,
-        _: Context<'_>,
+        cx: Context<'_>,
         episodes: &mut EpisodeBatch,
         batch: &mut ModuleBatch,
         _: &mut Repairs,
@@ -69,7 +70,7 @@ impl Connector for ComputeReturnsToGo {
         let width = rewards.ty().row_elements();
         for i in 0..episodes.len() {
             let rows = episodes.rows(i);
-            sum_from_the_back(&mut returns[rows.start * width..rows.end * width], width, self.gamma);
+            sum_from_the_back(&mut returns[rows.start * width..rows.end * width], width, self.gamma, cx.compat);
         }
         batch.push(RETURNS_TO_GO, Tensor::from_values::<f64>(rewards.ty().shape.as_slice(), &returns));
         Ok(())
@@ -77,16 +78,22 @@ impl Connector for ComputeReturnsToGo {
 }
 
 /// Turns the rewards of one episode, `width` components a step, into returns-to-go.
-pub(super) fn sum_from_the_back(rewards: &mut [f64], width: usize, gamma: f64) {
-    for at in (0..rewards.len().saturating_sub(width)).rev() {
-        rewards[at] += gamma * rewards[at + width];
+pub(super) fn sum_from_the_back(own: &mut [f64], width: usize, gamma: f64, compat: Compat) {
+    // SciPy's lfilter also carries 0 * reward, which is NaN where the reward is infinite.
+    let slip = |reward: f64| if compat == Compat::Rllib260 { 0.0 * reward } else { 0.0 };
+    let mut carried = vec![0.0; width];
+    for at in (0..own.len()).rev() {
+        let (reward, carry) = (own[at], &mut carried[at % width]);
+        own[at] += *carry;
+        *carry = slip(reward) + gamma * own[at];
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connectors::testing::{apply, episodes};
+    use crate::connectors::testing::{apply, apply_with, episodes};
+    use crate::job::ModuleSettings;
 
     fn returns(rewards: &Tensor, lengths: &[usize], gamma: f64) -> Vec<f64> {
         let mut eps = episodes(lengths);
@@ -113,5 +120,22 @@ mod tests {
     #[test]
     fn integer_rewards_are_widened() {
         assert_eq!(returns(&Tensor::from_values::<i64>([], &[1, 1, 1]), &[3], 0.5), [1.75, 1.5, 1.]);
+    }
+
+    /// As SciPy's lfilter: an infinite reward spoils those before it, and a sum of negative zeros is zero.
+    #[test]
+    fn what_lfilter_does_at_the_edges() {
+        let rewards = Tensor::from_values::<f64>([], &[1., f64::INFINITY, 2., -0.0]);
+        assert_eq!(returns(&rewards, &[4], 0.5)[..2], [f64::INFINITY; 2]);
+        let module = ModuleSettings::default();
+        let cx = Context::new(&module, Compat::Rllib260);
+        let mut eps = episodes(&[4]);
+        eps.steps.set(REWARDS, rewards);
+        let piece = ComputeReturnsToGo { gamma: 0.5 };
+        let out = apply_with(&piece, cx, &mut eps, ModuleBatch::default(), &mut Repairs::default()).unwrap();
+        let got = out.get(RETURNS_TO_GO).unwrap().values::<f64>().to_vec();
+        assert!(got[0].is_nan());
+        assert_eq!(got[1..3], [f64::INFINITY, 2.]);
+        assert!(got[3].is_sign_positive());
     }
 }

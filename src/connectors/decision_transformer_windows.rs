@@ -9,7 +9,7 @@ use crate::column::{LOSS_MASK, REWARDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::job::ModuleSettings;
+use crate::job::{Compat, ModuleSettings};
 use crate::tensor::{DType, Tensor, TensorType};
 use crate::window::{Column, End, Fill, Pad, Spec, Start, Windows};
 
@@ -61,8 +61,10 @@ const TIMESTEPS: &str = "timesteps";
 #[serde(deny_unknown_fields, default)]
 pub struct DecisionTransformerWindows {
     /// Steps of a window.
+    #[schemars(range(min = 1))]
     pub context_len: usize,
     /// Steps from one window to the next.
+    #[schemars(range(min = 1))]
     pub period: usize,
     /// Whether a step's window ends or starts with it.
     pub anchor: Anchor,
@@ -76,10 +78,12 @@ pub struct DecisionTransformerWindows {
     /// Name of the mask and what it says: `attention_mask` and `loss_mask` are true at real steps, `is_pad` in padding.
     pub mask: Mask,
     /// Discount of the returns-to-go, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// What returns-to-go are multiplied by.
     pub scale: f64,
     /// The time step of an episode's first step: 0 or 1.
+    #[schemars(range(max = 1))]
     pub first_timestep: u8,
     /// What `timesteps` hold in padding.
     pub timesteps_padding: TimestepsPadding,
@@ -242,7 +246,7 @@ impl DecisionTransformerWindows {
             let (old, new) = (episodes.history_rows(i), episodes.rows(i));
             let mut own = before.values::<f64>()[old.start * width..old.end * width].to_vec();
             own.extend_from_slice(&steps.values::<f64>()[new.start * width..new.end * width]);
-            sum_from_the_back(&mut own, width, self.gamma);
+            sum_from_the_back(&mut own, width, self.gamma, Compat::Correct);
             own.iter_mut().for_each(|g| *g *= self.scale);
             let (old, new) = own.split_at(old.len() * width);
             of_before.extend_from_slice(old);

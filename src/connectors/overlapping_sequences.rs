@@ -49,9 +49,11 @@ pub struct OverlappingSequences {
     /// Steps in front of those learnt that only bring the recurrent state up to date.
     pub burn_in: usize,
     /// Steps learnt in a sequence (R2D2's trace length); the module's `max_seq_len` when left out.
+    #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub length: Option<usize>,
     /// Steps from one sequence to the next, at most `length`; `length` when left out.
+    #[schemars(range(min = 1))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period: Option<usize>,
     /// Where an episode's first sequence starts.

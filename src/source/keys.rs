@@ -60,14 +60,15 @@ fn key_order(first: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Refuses chunks that share a key and would share a padded sequence: RLlib's columns then differ in length.
+/// Refuses chunks that share a key and would share a padded sequence: RLlib's columns then differ in length, or agree
+/// by chance and are masked in the wrong places.
 fn check_sequences(entries: &[Entry], first: &[usize], seq_len: &dyn Fn(usize) -> Option<usize>) -> Result<()> {
     for pair in key_order(first).windows(2) {
         let (before, after) = (&entries[pair[0]], &entries[pair[1]]);
         let Some(seq_len) = seq_len(before.module) else { continue };
         if first[pair[0]] == first[pair[1]] && !before.steps.is_multiple_of(seq_len as u64) && after.steps > 0 {
             return Err(Error::data(format!(
-                "chunks of {} and {} steps share RLlib's batch key, so its columns come out with different numbers of rows",
+                "chunks of {} and {} steps share RLlib's batch key: their padded rows run into each other and no longer match seq_lens and loss_mask",
                 before.steps, after.steps
             ))
             .episode(after.id.to_string())
@@ -161,7 +162,7 @@ mod tests {
     fn a_malformed_batch_is_refused() {
         let keys = Keys { numbering: Numbering::WithObservations, bare_columns: false, multi_agent: false };
         let error = order(&mut entries(&[("a_x", 4), ("a_x", 2)]), keys, &|_| Some(3)).unwrap_err();
-        assert!(error.what().contains("different numbers of rows"), "{error}");
+        assert!(error.what().contains("no longer match seq_lens"), "{error}");
         order(&mut entries(&[("a_x", 6), ("a_x", 2)]), keys, &|_| Some(3)).unwrap();
     }
 }

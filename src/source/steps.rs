@@ -222,10 +222,19 @@ impl StepsSource {
         if episode.duplicates > 0 {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
+            index.oddities.first_duplicate =
+                [index.oddities.first_duplicate, episode.first_duplicate].into_iter().flatten().min();
             if options.duplicates == Duplicates::Fail {
-                return Err(Error::data(format!("{} row(s) of the episode were recorded twice", episode.duplicates))
-                    .episode(id.to_string())
-                    .hint("`input.duplicates = \"drop\"` keeps one of each"));
+                let what = match episode.duplicates {
+                    1 => "1 row of the episode repeats an earlier one".to_owned(),
+                    n => format!("{n} rows of the episode repeat earlier ones"),
+                };
+                let error = Error::data(what).episode(id.to_string());
+                let error = error.hint("`input.duplicates = \"drop\"` keeps one of each");
+                return Err(match episode.first_duplicate {
+                    Some(row) => self.rows.locate(row, error),
+                    None => error,
+                });
             }
         }
         let mut done = episode.done;
@@ -288,7 +297,8 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
             _ if next.is_empty() => {}
             Some((_, found)) if found == ty => {}
             Some((_, found)) => {
-                return Err(Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected));
+                let error = Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected);
+                return Err(error.hint("cast one of them before, so that both have one type and shape"));
             }
             None => return Err(Error::usage(format!("`{name}` is recorded, but `{expected}` is not")).column(expected)),
         }
@@ -381,6 +391,13 @@ impl Source for StepsSource {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
         let scanned = scan::scan(&self.rows, &self.scan, progress)?;
         self.entries(&scanned, options, &mut index)?;
+        if index.steps_read == 0 {
+            let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
+            return Err(self
+                .rows
+                .locate(0, error)
+                .hint("a row without an action is the one behind an episode's last step"));
+        }
         Ok(index)
     }
 
@@ -483,8 +500,10 @@ impl<'a> Assembly<'a> {
                         (here.null_count() > 0).then(|| (0..piece.len).find(|&i| here.is_null(i))).flatten()
                     {
                         let row = piece.block.first_row + (piece.start + i) as u64;
-                        let error = Error::data("found null, expected a value in every row").column(name.to_string());
-                        return Err(self.source.rows.locate(row, error).episode(entry.id.to_string()));
+                        let error = Error::data("found null, expected a value in every row")
+                            .column(name.to_string())
+                            .hint("fill it in, or leave the episode out of the input");
+                        return Err(self.source.rows.locate(row, error));
                     }
                 }
                 if self.shape().has_next_obs() {

@@ -173,9 +173,31 @@ impl DecodeLeaf {
         Ok(())
     }
 
+    /// A row that is a list of equal parts; see [`Stack`](super::scan).
+    fn stacked_row(&mut self, cursor: &mut Cursor<'_>, depth: usize, scratch: &mut [Vec<u8>; 2]) -> Result<()> {
+        if cursor.peek()? == Shaped::List {
+            let parts = cursor.array_header()?;
+            if self.ty.shape.get(depth) != Some(&parts) {
+                return Err(Error::data(format!("found a list of {parts}, the rows have shape {:?}", self.ty.shape)));
+            }
+            return (0..parts).try_for_each(|_| self.stacked_row(cursor, depth + 1, scratch));
+        }
+        let mut word = [0; 8];
+        let value = cursor.leaf()?;
+        let found = numbers(&value, &mut word)?;
+        if *found.shape != self.ty.shape[depth..] {
+            return Err(ragged(&found, &self.ty.shape[depth..]));
+        }
+        self.append(&found, scratch)
+    }
+
     #[cold]
     #[inline(never)]
     fn slow_row(&mut self, cursor: &mut Cursor<'_>, scratch: &mut [Vec<u8>; 2]) -> Result<()> {
+        if cursor.peek()? == Shaped::List {
+            self.item.ruling = None;
+            return self.stacked_row(cursor, 0, scratch);
+        }
         let mut word = [0; 8];
         let value = self.template.leaf(cursor)?;
         let found = numbers(&value, &mut word)?;

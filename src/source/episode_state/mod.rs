@@ -19,7 +19,8 @@
 //! after the chunk was cut has none.
 //!
 //! A value may nest: its leaves are named by their path (`obs/pair/0`), dicts in sorted key order as `dm_tree`
-//! sorts them, lists (and tuples, which msgpack turns into lists) by index.
+//! sorts them, lists (and tuples, which msgpack turns into lists) by index. Only where each row as a whole is a list
+//! of equal parts, the parts are stacked: `actions` of shape `[2]`, not `actions/0` and `actions/1`.
 //!
 //! Two passes: [`scan`] finds what leaves there are over all items; [`ItemDecoder`] then appends rows to columns
 //! whose types hold every item. Neither allocates per row, and both remember the bytes before the data of the last
@@ -126,7 +127,10 @@ fn integer(cursor: &mut Cursor<'_>, what: &str) -> Result<i64> {
         }
         _ => None,
     };
-    found.ok_or_else(|| Error::data(format!("`{what}` is {}, expected an int", leaf.describe())))
+    found.ok_or_else(|| match leaf {
+        Leaf::UInt(n) => Error::data(format!("`{what}` is {n}, expected an int of 64 bits")),
+        _ => Error::data(format!("`{what}` is {}, expected an int", leaf.describe())),
+    })
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str) -> Result<usize> {

@@ -1,6 +1,8 @@
 //! Pass 1: what leaves there are, and of what types.
 
-use super::tree::{Key, NodeKind, ROOT, Tree};
+use std::collections::HashMap;
+
+use super::tree::{Key, Node, NodeKind, ROOT, Tree};
 use super::walk::{ItemRows, Numbers, Pass, Progress, Template, numbers, plain_scalar, ragged};
 use super::{ItemHeader, LeafType, read_item};
 use crate::error::{Error, Result};
@@ -26,6 +28,8 @@ struct ScanLeaf {
     shape: Option<Vec<usize>>,
     dtypes: u16,
     in_items: u64,
+    /// Was read from a finalized buffer.
+    whole: bool,
 }
 
 /// Types of every leaf seen so far, under canonical names: `obs/..`, `actions/..`, `rewards` and every extra model
@@ -48,6 +52,28 @@ struct Merged {
     shape: Vec<usize>,
     dtypes: u16,
     in_items: u64,
+    whole: bool,
+}
+
+/// Parts of equal shape that make up one array, as `actions` of shape `[2, 3]` of two arrays of shape `[3]`.
+///
+/// RLlib's `batch` (`utils/spaces/space_utils.py`) looks into dicts and tuples. msgpack has turned a top-level tuple
+/// into a list, which it hands to `np.array` with all other rows: equal parts become one array of the dtype that
+/// holds them all, unequal ones an error. Those are named by index here, and so are the parts of a finalized buffer,
+/// which RLlib cannot slice.
+struct Stack {
+    shape: Vec<usize>,
+    dtypes: u16,
+    in_items: u64,
+}
+
+impl Stack {
+    fn known(self) -> Option<LeafType> {
+        // Beside numbers, NumPy makes numbers of booleans.
+        let numbers = self.dtypes & !bit(DType::Bool);
+        let dtype = union(if numbers == 0 { self.dtypes } else { numbers })?;
+        Some(LeafType { ty: TensorType::new(dtype, self.shape), in_items: self.in_items })
+    }
 }
 
 impl Default for LeafTypes {
@@ -84,14 +110,52 @@ impl LeafTypes {
     }
 
     /// All leaves: `obs`, `actions`, `rewards`, then extra outputs by name; in each, dicts in sorted key order and
-    /// lists by index.
+    /// lists by index. A column whose rows are lists of equal parts is one leaf; see [`Stack`].
     pub fn iter(&self) -> impl Iterator<Item = (String, LeafType)> + '_ {
         let mut order = Vec::with_capacity(self.leaves.len());
         self.tree.leaves(ROOT, &mut order);
-        order.into_iter().filter_map(|leaf| {
+        let stacks: HashMap<usize, LeafType> = self.tree.nodes[ROOT]
+            .kids
+            .iter()
+            .filter(|&&column| self.tree.nodes[column].kind == NodeKind::List)
+            .filter_map(|&column| Some((column, self.stack(column)?.known()?)))
+            .collect();
+        let mut told = None;
+        order.into_iter().filter_map(move |leaf| {
             let leaf = &self.leaves[leaf];
-            Some((self.tree.name(leaf.node), leaf.known()?))
+            let column = self.tree.column_of(leaf.node);
+            match stacks.get(&column) {
+                None => Some((self.tree.name(leaf.node), leaf.known()?)),
+                Some(_) if told == Some(column) => None,
+                Some(stack) => {
+                    told = Some(column);
+                    Some((self.tree.name(column), stack.clone()))
+                }
+            }
         })
+    }
+
+    /// The lists at `node` as one array, if that is what NumPy makes of them.
+    fn stack(&self, node: usize) -> Option<Stack> {
+        let Node { kind, kids, .. } = &self.tree.nodes[node];
+        match kind {
+            NodeKind::Dict => None,
+            NodeKind::Leaf(leaf) => {
+                let leaf = &self.leaves[*leaf];
+                let shape = leaf.shape.clone().filter(|_| !leaf.whole)?;
+                Some(Stack { shape, dtypes: leaf.dtypes, in_items: leaf.in_items })
+            }
+            NodeKind::List => {
+                let mut parts = kids.iter().map(|&kid| self.stack(kid));
+                let mut out = parts.next()??;
+                for part in parts {
+                    let part = part.filter(|p| p.shape == out.shape && p.in_items == out.in_items)?;
+                    out.dtypes |= part.dtypes;
+                }
+                out.shape.insert(0, kids.len());
+                Some(out)
+            }
+        }
     }
 
     /// Takes in the leaves that another one has seen, as if it had seen their items itself.
@@ -101,8 +165,9 @@ impl LeafTypes {
         match merged {
             Ok(new) => {
                 self.items += other.items;
-                for Merged { leaf, shape, dtypes, in_items } in new {
+                for Merged { leaf, shape, dtypes, in_items, whole } in new {
                     let leaf = &mut self.leaves[leaf];
+                    leaf.whole |= whole;
                     leaf.shape = Some(shape);
                     leaf.dtypes = dtypes;
                     leaf.in_items += in_items;
@@ -151,7 +216,8 @@ impl LeafTypes {
             };
             if let Some(shape) = &theirs.shape {
                 let dtypes = self.agreed(leaf, shape, theirs.dtypes)?;
-                new.push(Merged { leaf, shape: shape.clone(), dtypes, in_items: theirs.in_items });
+                let (in_items, whole) = (theirs.in_items, theirs.whole);
+                new.push(Merged { leaf, shape: shape.clone(), dtypes, in_items, whole });
             }
         }
         Ok(new)
@@ -163,13 +229,14 @@ impl LeafTypes {
         let name = || self.tree.name(mine.node);
         if let Some(known) = mine.shape.as_ref().filter(|known| **known != shape) {
             let what = format!("rows of shape {shape:?}, other items have {known:?}");
-            return Err(Error::data(what).column(name()));
+            let hint = "rows of one column need one shape: pad them, or convert the recordings apart";
+            return Err(Error::data(what).column(name()).hint(hint));
         }
         let both = mine.dtypes | dtypes;
         if union(both).is_none() {
             let show = |set: u16| union(set).map_or_else(|| "nothing".to_owned(), |d| d.to_string());
             let what = format!("{} values, other items have {}", show(dtypes), show(mine.dtypes));
-            return Err(Error::data(what).column(name()));
+            return Err(Error::data(what).column(name()).hint("convert the recordings apart"));
         }
         Ok(both)
     }
@@ -278,6 +345,7 @@ impl Pass for LeafTypes {
                 shape: None,
                 dtypes: 0,
                 in_items: 0,
+                whole: false,
             });
         }
         Ok(Some(node))
@@ -309,6 +377,7 @@ impl Pass for LeafTypes {
     fn whole(&mut self, leaf: usize, array: &Numbers<'_>, row_shape: &[usize], rows: usize) -> Result<()> {
         let leaf = &mut self.leaves[leaf];
         leaf.take(array, Shape::try_from(row_shape)?, &mut self.scratch)?;
+        leaf.whole = true;
         leaf.item.rows = rows;
         Ok(())
     }

@@ -194,6 +194,23 @@ fn a_chunk_with_lookback_and_nested_values() {
 }
 
 #[test]
+fn rows_of_equal_parts_are_stacked() {
+    let parts = |a: f32, b: f32| list(&[f32s(&[a, b]), array("<f8", &[2], &[0; 16])]);
+    let obs = [list(&[list(&[int(1)]), list(&[int(2)])]), list(&[list(&[int(3)]), list(&[int(4)])])];
+    let flag = list(&[int(7), vec![0xc3]]);
+    let extras = [("pair", buffer(0, &[parts(1., 2.)])), ("flag", buffer(0, &[flag]))];
+    let item = item(&obs, &[float(0.5)], &extras);
+    let (_, types, columns) = both(&[&item, &item]).unwrap();
+    assert_eq!(types.get("pair"), None);
+    let others = ["obs: int64[2, 1]", "actions: int64", "rewards: float64"];
+    assert_eq!(names(&types), [&others[..], &["flag: int64[2]", "pair: float64[2, 2]"]].concat());
+    assert_eq!(steps::<i64>(&columns, "flag"), [7, 1, 7, 1]);
+    assert_eq!(steps::<f64>(&columns, "pair"), [1., 2., 0., 0., 1., 2., 0., 0.]);
+    assert_eq!(steps::<i64>(&columns, "obs"), [1, 2, 1, 2]);
+    assert_eq!(leaf(&columns, "obs").last.values::<i64>(), [3, 4, 3, 4]);
+}
+
+#[test]
 fn tuples_are_named_by_index() {
     for item in [TUPLES, TUPLES_FINALIZED] {
         let (headers, types, columns) = both(&[item]).unwrap();

@@ -1,0 +1,202 @@
+"""Random recordings: episodes, cut into chunks, as RLlib's own `SingleAgentEpisode`s.
+
+The facts that decide which outcome is allowed (see outcome.py) are collected in `Recording`.
+"""
+
+import copy
+import dataclasses
+
+import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+
+import values
+from values import Leaf
+
+
+@dataclasses.dataclass
+class Recording:
+    layout: str
+    episodes: list
+    """Chunks in file order, as recorded (not NumPy'd)."""
+    stateful: bool
+    max_seq_len: int | None
+    initial_state: object
+    """None, a state leaf `{shape, dtype, fill}`, or a dict of them."""
+    specs: dict
+    """What each column is recorded as."""
+    state_spec: object
+    """What `state_out` is recorded as, or None."""
+    facts: set = dataclasses.field(default_factory=set)
+
+
+def make(rng, layout):
+    nested_tuples = layout == "rllib-episodes"
+    stateful = bool(rng.random() < 0.5)
+    max_seq_len = int(rng.integers(1, 8)) if stateful else None
+    obs = values.observation(rng, tuples=nested_tuples)
+    actions = values.action(rng, tuples=nested_tuples)
+    rewards = _rewards(rng)
+    extras = _extras(rng, nested_tuples)
+    state = _state(rng) if rng.random() < 0.6 else None
+    if layout == "rllib-columns":
+        # Ray Data pickles dicts of anything but vectors, and such a column cannot be read without unpickling.
+        obs, actions = _flat_dict(obs), _flat_dict(actions)
+        extras = {k: v for k, v in extras.items() if not isinstance(v, dict)}
+        state = state if isinstance(state, Leaf) and state.shape else None
+    recording = Recording(layout, [], stateful, max_seq_len, None, {}, state)
+    if stateful:
+        recording.initial_state = _initial_state(rng, state)
+    if state is not None:
+        extras["state_out"] = state
+    recording.specs = {"obs": obs, "actions": actions, "rewards": rewards, **extras}
+    _episodes(rng, recording)
+    return recording
+
+
+def _rewards(rng):
+    kind = rng.random()
+    if kind < 0.6:
+        return Leaf("float64", (), "python")
+    if kind < 0.7:
+        return Leaf("int64", (), "python")
+    return Leaf(str(rng.choice(["float16", "float32", "float64", "int64", "int32", "uint8"])), (), "scalar")
+
+
+def _extras(rng, nested):
+    out = {}
+    if rng.random() < 0.5:
+        out["action_logp"] = Leaf("float32", (), str(rng.choice(["array", "scalar"])))
+    if rng.random() < 0.3:
+        out["weights_seq_no"] = Leaf("int64", (), "python")
+    if rng.random() < 0.4:
+        out["vf_preds"] = Leaf("float32", (), "scalar")
+    if rng.random() < 0.4:
+        out["action_dist_inputs"] = values.leaf(rng)
+    if nested and rng.random() < 0.25:
+        out["nested"] = {"z": values.leaf(rng), "a": {"deep": values.leaf(rng)}}
+    return out
+
+
+def _state(rng):
+    dtype = str(rng.choice(["float32", "float32", "float32", "float64", "float16", "int64"]))
+    shape = [(3,), (1, 2), ()][int(rng.choice(3, p=[0.6, 0.3, 0.1]))]
+    one = Leaf(dtype, shape)
+    form = rng.choice(["flat", "once", "twice"], p=[0.3, 0.5, 0.2])
+    if form == "flat":
+        return one
+    if form == "once":
+        return {"h": one, "c": Leaf("float32", (2,))}
+    return {"actor": {"h": one, "c": one}, "critic": {"h": Leaf("float32", (2,))}}
+
+
+def _initial_state(rng, recorded):
+    """What the module starts from: left to the recording, or zeros or other values of some dtype."""
+    if recorded is None:
+        recorded = rng.choice([{"h": Leaf("float32", (2,))}, {"a": {"h": Leaf("float32", (1,))}}])
+    elif rng.random() < 0.3:
+        return None
+
+    def one(spec):
+        if isinstance(spec, dict):
+            return {k: one(v) for k, v in spec.items()}
+        dtype = str(rng.choice([spec.dtype, "float32", "float64", "int64"]))
+        size = int(np.prod(spec.shape))
+        fill = [round(float(x), 3) for x in rng.normal(size=size)] if rng.random() < 0.5 else float(rng.integers(0, 9))
+        if dtype == "int64":
+            fill = [int(x * 3) for x in fill] if isinstance(fill, list) else int(fill)
+        return {"shape": list(spec.shape), "dtype": dtype, "fill": fill}
+
+    return one(recorded)
+
+
+def _flat_dict(spec):
+    if not isinstance(spec, dict):
+        return spec
+    flat = [x for x in values.leaves(spec) if x.kind == "array" and len(x.shape) == 1]
+    return {name: one for name, one in zip("ba", [*flat, Leaf("float32", (2,)), Leaf("uint8", (3,))])}
+
+
+def _episodes(rng, recording):
+    count = int(rng.integers(1, 7))
+    seq_len = recording.max_seq_len or 4
+    columns = recording.layout != "rllib-episodes"
+    mixed = rng.random() < 0.15 and not columns
+    ids = _ids(rng, count, columns)
+    if len(set(ids)) < len(ids):
+        recording.facts.add("id twice")
+    if any("_" in id_ for id_ in ids):
+        recording.facts.add("colliding ids")
+    per_episode = []
+    for id_ in ids:
+        length = int(rng.choice([0, 1, seq_len - 1, seq_len, seq_len + 1, int(rng.integers(1, 3 * seq_len + 2))]))
+        if columns or rng.random() < 0.75:
+            length = max(length, 1)
+        own = dict(recording.specs)
+        if mixed and rng.random() < 0.5:
+            name = str(rng.choice(list(own)))
+            own[name] = values.with_other_dtype(own[name], rng)
+            recording.facts.add("mixed dtypes")
+        if "vf_preds" in own and not columns and rng.random() < 0.03:
+            del own["vf_preds"]
+            recording.facts.add("missing column")
+        per_episode.append(_chunks(rng, recording, str(id_), length, own))
+    interleave = rng.random() < 0.5
+    while any(per_episode):
+        waiting = [c for c in per_episode if c]
+        chunks = waiting[int(rng.integers(len(waiting)))] if interleave else waiting[0]
+        recording.episodes.append(chunks.pop(0))
+    for episode in recording.episodes:
+        if len(episode) == 0:
+            recording.facts.add("empty episode")
+        if episode.t_started > 0 and episode.observations.lookback == 0:
+            recording.facts.add("no look-back")
+
+
+def _ids(rng, count, columns):
+    """Ids that collide with a numbered id (`x` becomes `x_0`), and ids that are there twice."""
+    pool = [f"{n:032x}" for n in range(count)]
+    style = rng.choice(["plain", "underscore", "colliding", "twice"], p=[0.5, 0.2, 0.2, 0.1])
+    if style == "underscore":
+        pool = [f"e_{n}" if rng.random() < 0.7 else f"e{n}" for n in range(count)]
+    elif style == "colliding":
+        pool = ["x", "x_1", "x_0", "x_2", "y", "y_4", "x_0_0"]
+    elif style == "twice" and not columns:
+        pool = ["x", "x", "a_b", "a_b", "y", "z"]
+    return [pool[i] for i in rng.permutation(count)]
+
+
+def _chunks(rng, recording, id_, length, specs):
+    """An episode as its chunks, each with its own look-back."""
+    data = {name: [values.draw(spec, rng) for _ in range(length)] for name, spec in specs.items()}
+    data["obs"].append(values.draw(specs["obs"], rng))
+    end = str(rng.choice(["terminated", "truncated", "open"], p=[0.5, 0.2, 0.3]))
+    cuts = sorted(set(rng.integers(1, length, int(rng.integers(0, 3))).tolist())) if length > 2 else []
+    if rng.random() < 0.5:
+        cuts = []
+    chunks = []
+    bounds = [0, *cuts, length]
+    for start, stop in zip(bounds, bounds[1:]):
+        lookback = int(min(start, rng.integers(0, 4)))
+        if recording.layout != "rllib-episodes":
+            lookback = 0
+        at = start - lookback
+        last = stop == length
+        extras = {k: v[at:stop] for k, v in data.items() if k not in ("obs", "actions", "rewards")}
+        if start == stop:
+            extras = {}  # RLlib cannot pack the model outputs of an episode without steps
+        chunks.append(SingleAgentEpisode(
+            id_=id_,
+            observations=copy.deepcopy(data["obs"][at : stop + 1]),
+            infos=[{} for _ in range(stop + 1 - at)],
+            actions=copy.deepcopy(data["actions"][at:stop]),
+            rewards=copy.deepcopy(data["rewards"][at:stop]),
+            terminated=last and end == "terminated",
+            truncated=last and end == "truncated",
+            extra_model_outputs=copy.deepcopy(extras),
+            t_started=start,
+            len_lookback_buffer=lookback,
+        ))
+    # The recording may begin or end in the middle of an episode.
+    if len(chunks) > 1 and recording.layout == "rllib-episodes" and rng.random() < 0.2:
+        del chunks[0]
+    return chunks
