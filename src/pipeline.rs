@@ -21,9 +21,12 @@ use crate::window::Spec;
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
 pub struct Pipeline {
-    pieces: Vec<Box<dyn Connector>>,
+    pieces: Pieces,
     compat: Compat,
 }
+
+/// Connector pieces in order.
+type Pieces = Vec<Box<dyn Connector>>;
 
 /// One module, and what the pipeline promises for it.
 #[derive(Debug, Clone)]
@@ -57,6 +60,13 @@ impl PipelineLayout {
     #[must_use]
     pub fn seq_len(&self) -> Option<usize> {
         self.windows.map(|spec| spec.length()).filter(|&len| self.windows == Some(Spec::sequences(len)))
+    }
+
+    /// Bytes that a step of an episode makes in the batch: more than it has itself where windows overlap.
+    #[must_use]
+    pub fn step_bytes(&self) -> usize {
+        let row: usize = self.columns.iter().map(|c| c.ty.row_bytes()).sum();
+        row.div_ceil(self.windows.map_or(1, |spec| spec.period))
     }
 }
 
@@ -98,19 +108,16 @@ impl Surveys {
 /// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
 ///
 /// `cutter` is a custom piece that stands for `AddTimeDimToBatchAndZeroPad`; see [`Connector::cuts_sequences`].
-fn default_pieces(
-    learner: &Learner,
-    cutter: Option<Box<dyn Connector>>,
-) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>) {
+fn default_pieces(learner: &Learner, cutter: Option<Box<dyn Connector>>) -> (Pieces, Pieces) {
     use Algorithm as A;
     let algorithm = learner.algorithm;
     let next_obs = matches!(algorithm, Some(A::Bc | A::Marwil | A::Cql | A::Iql | A::Sac | A::Dqn));
     let one_more = matches!(algorithm, Some(A::Impala | A::Appo | A::Marwil));
-    let mut front: Vec<Box<dyn Connector>> = Vec::new();
+    let mut front = Pieces::new();
     if one_more {
         front.push(Box::new(AddOneTsToEpisodesAndTruncate {}));
     }
-    let mut rest: Vec<Box<dyn Connector>> = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
+    let mut rest: Pieces = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
     if next_obs {
         rest.push(Box::new(AddNextObservationsFromEpisodesToTrainBatch {}));
     }
@@ -393,6 +400,8 @@ pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -404,5 +413,29 @@ mod tests {
         assert_eq!(seq_len(None), None);
         assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));
         assert_eq!(seq_len(Some(Spec { before: 1, ..Spec::sequences(3) })), None);
+    }
+
+    fn names(learner: serde_json::Value) -> Result<Vec<&'static str>> {
+        let pipeline = Pipeline::new(&serde_json::from_value(learner).expect("a learner"))?;
+        Ok(pipeline.pieces().map(Connector::name).collect())
+    }
+
+    #[test]
+    fn a_piece_that_cuts_takes_the_place_of_the_default_cut() {
+        let (cut, other) = (json!({ "type": "OverlappingSequences" }), json!({ "type": "ActionChunking" }));
+        let got = names(json!({ "algorithm": "BC", "connectors": [cut, other] })).unwrap();
+        let want = [
+            "ActionChunking",
+            "AddObservationsFromEpisodesToBatch",
+            "AddNextObservationsFromEpisodesToTrainBatch",
+            "AddColumnsFromEpisodesToTrainBatch",
+            "OverlappingSequences",
+            "AddStatesFromEpisodesToBatch",
+            "BatchIndividualItems",
+            "NumpyToTensor",
+        ];
+        assert_eq!(got, want);
+        let two = json!({ "connectors": [cut, { "type": "DecisionTransformerWindows" }] });
+        assert!(names(two).unwrap_err().what().ends_with("expected one piece that does"));
     }
 }

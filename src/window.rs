@@ -205,6 +205,7 @@ impl Windows {
     }
 
     /// The windows in order.
+    #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &Window> {
         self.list.iter()
     }
@@ -494,7 +495,8 @@ mod tests {
                     bools(&windows.mask_from_anchor()),
                     want.iter().flat_map(|r| r.2.clone()).collect::<Vec<_>>()
                 );
-                let lens: Vec<i64> = want.iter().map(|r| r.1.iter().filter(|b| **b).count() as i64).collect();
+                let real = |row: &(Vec<i32>, Vec<bool>, Vec<bool>)| row.1.iter().filter(|b| **b).count();
+                let lens: Vec<i64> = want.iter().map(|row| i64::try_from(real(row)).unwrap()).collect();
                 prop_assert_eq!(windows.real_lengths().values::<i64>().to_vec(), lens);
             }
         }

@@ -123,6 +123,12 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             })
             .collect::<Result<Columns>>()?;
         episodes.steps = steps;
+        // What stands before the steps stays of their kind.
+        for name in episodes.history.under(REWARDS).map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>() {
+            if let Some(rewards) = episodes.history.get(&name) {
+                episodes.history.set(name, rewards.cast(DType::Float64)?);
+            }
+        }
         episodes.offsets = offsets;
 
         batch.push(TERMINATEDS, Tensor::from_bools(terminateds));
@@ -142,8 +148,10 @@ mod tests {
     fn rewards_become_float64() {
         let mut eps = episodes(&[2]);
         eps.steps.set(REWARDS, Tensor::from_values::<i64>([], &[7, 8]));
+        eps.history.set(REWARDS, Tensor::from_values::<i64>([], &[6]));
         apply(&AddOneTsToEpisodesAndTruncate {}, &mut eps).unwrap();
         assert_eq!(eps.steps.get(REWARDS).unwrap().values::<f64>(), [7., 8., 0.]);
+        assert_eq!(eps.history.get(REWARDS).unwrap().values::<f64>(), [6.]);
     }
 
     #[test]

@@ -67,16 +67,16 @@ pub struct DecisionTransformerWindows {
     #[schemars(range(min = 1))]
     pub period: usize,
     /// Whether a step's window ends or starts with it.
-    pub anchor: Anchor,
+    pub anchor: WindowAnchor,
     /// Which side of a window is padded that runs out of the episode.
-    pub side: Side,
+    pub side: PaddedSide,
     /// Leave out windows that would need padding.
     pub whole_only: bool,
     /// What stands in padding, by column: a number, or "repeat" for the nearest step. Zero where nothing is said. A
     /// boolean column with another number than 0 and 1 becomes int64.
     pub fill: IndexMap<String, PaddingFill>,
     /// Name of the mask and what it says: `attention_mask` and `loss_mask` are true at real steps, `is_pad` in padding.
-    pub mask: Mask,
+    pub mask: WindowMask,
     /// Discount of the returns-to-go, from 0 to 1.
     #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
@@ -92,7 +92,7 @@ pub struct DecisionTransformerWindows {
 /// Where a window stands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Anchor {
+pub enum WindowAnchor {
     /// It ends with its step.
     #[default]
     End,
@@ -103,7 +103,7 @@ pub enum Anchor {
 /// Which side is padded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Side {
+pub enum PaddedSide {
     /// The front.
     #[default]
     Left,
@@ -118,13 +118,13 @@ pub enum PaddingFill {
     /// This number.
     Number(f64),
     /// The nearest real step of the window.
-    Repeat(Repeat),
+    Nearest(PaddingWord),
 }
 
 /// The word for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub enum Repeat {
+pub enum PaddingWord {
     /// The nearest real step of the window.
     Repeat,
 }
@@ -132,7 +132,7 @@ pub enum Repeat {
 /// The mask's name, which says how to read it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Mask {
+pub enum WindowMask {
     /// True at real steps.
     #[default]
     AttentionMask,
@@ -142,7 +142,7 @@ pub enum Mask {
     IsPad,
 }
 
-impl Mask {
+impl WindowMask {
     const fn name(self) -> &'static str {
         match self {
             Self::AttentionMask => "attention_mask",
@@ -169,11 +169,11 @@ impl Default for DecisionTransformerWindows {
         Self {
             context_len: 20,
             period: 1,
-            anchor: Anchor::default(),
-            side: Side::default(),
+            anchor: WindowAnchor::default(),
+            side: PaddedSide::default(),
             whole_only: false,
             fill: IndexMap::new(),
-            mask: Mask::default(),
+            mask: WindowMask::default(),
             gamma: 1.0,
             scale: 1.0,
             first_timestep: 0,
@@ -185,13 +185,13 @@ impl Default for DecisionTransformerWindows {
 impl DecisionTransformerWindows {
     const fn spec(&self) -> Spec {
         let before = match self.anchor {
-            Anchor::End => self.context_len - 1,
-            Anchor::Start => 0,
+            WindowAnchor::End => self.context_len - 1,
+            WindowAnchor::Start => 0,
         };
         let (start, end) = if self.whole_only { (Start::Inside, End::Inside) } else { (Start::Before, End::Past) };
         let pad = match self.side {
-            Side::Left => Pad::Left,
-            Side::Right => Pad::Right,
+            PaddedSide::Left => Pad::Left,
+            PaddedSide::Right => Pad::Right,
         };
         Spec { before, after: self.context_len - before, period: self.period, start, end, pad }
     }
@@ -205,7 +205,7 @@ impl DecisionTransformerWindows {
     /// The dtype that a column must have to hold its padding.
     fn padded_dtype(&self, name: &str, dtype: DType) -> DType {
         match self.fill_of(name) {
-            PaddingFill::Number(n) if dtype == DType::Bool && n != 0.0 && n != 1.0 => DType::Int64,
+            PaddingFill::Number(n) if dtype == DType::Bool && ![0.0, 1.0].contains(&n) => DType::Int64,
             _ => dtype,
         }
     }
@@ -213,7 +213,7 @@ impl DecisionTransformerWindows {
     /// The padding of a column of type `ty` (of [`Self::padded_dtype`] already).
     fn filling(&self, name: &str, ty: &TensorType) -> Result<Fill> {
         let number = match self.fill_of(name) {
-            PaddingFill::Repeat(_) => return Ok(Fill::Repeat),
+            PaddingFill::Nearest(_) => return Ok(Fill::Repeat),
             PaddingFill::Number(0.0) => return Ok(Fill::Zeros),
             PaddingFill::Number(number) => number,
         };
@@ -247,7 +247,9 @@ impl DecisionTransformerWindows {
             let mut own = before.values::<f64>()[old.start * width..old.end * width].to_vec();
             own.extend_from_slice(&steps.values::<f64>()[new.start * width..new.end * width]);
             sum_from_the_back(&mut own, width, self.gamma, Compat::Correct);
-            own.iter_mut().for_each(|g| *g *= self.scale);
+            for returns in &mut own {
+                *returns *= self.scale;
+            }
             let (old, new) = own.split_at(old.len() * width);
             of_before.extend_from_slice(old);
             of_steps.extend_from_slice(new);
@@ -285,7 +287,7 @@ impl Piece for DecisionTransformerWindows {
         if self.first_timestep > 1 {
             return Err(Error::usage(format!("found first_timestep = {}, expected 0 or 1", self.first_timestep)));
         }
-        if self.timesteps_padding == TimestepsPadding::Count && self.side == Side::Left {
+        if self.timesteps_padding == TimestepsPadding::Count && self.side == PaddedSide::Left {
             return Err(Error::usage(
                 "found timesteps_padding = \"count\" with side = \"left\", expected \"zero\": in front of an episode there \
                  are no time steps to count",
@@ -364,7 +366,7 @@ impl Connector for DecisionTransformerWindows {
         batch.push(TIMESTEPS, cutting::timesteps(&windows, episodes, i64::from(self.first_timestep), count_on));
         let mask = self.mask.name();
         if !batch.has(mask) {
-            batch.push(mask, windows.mask(self.mask != Mask::IsPad));
+            batch.push(mask, windows.mask(self.mask != WindowMask::IsPad));
         }
         batch.set_windows(windows);
         Ok(())
@@ -433,18 +435,18 @@ mod tests {
     /// Worked by hand after the code that the table names: the last window of the episode above, four places long.
     #[test]
     fn the_conventions_of_the_table() {
+        let numbers_of_last_row = |t: &Tensor| {
+            let wide = widened(&t.slice(t.rows() - 1, 1), DType::Int64).unwrap();
+            wide.values::<i64>().to_vec()
+        };
         let last = |options: serde_json::Value| {
             let batch = cut(options, &mut one_two_three());
-            let row = |name: &str| batch.get(name).map(|t| numbers_of_last_row(t));
+            let row = |name: &str| batch.get(name).map(numbers_of_last_row);
             let mask = ["attention_mask", "loss_mask", "is_pad"].into_iter().find_map(row).unwrap();
             let scaled = batch.get(RETURNS_TO_GO).unwrap();
             let scaled = scaled.slice(scaled.rows() - 1, 1).values::<f64>().to_vec();
             (row("actions").unwrap(), row("terminateds").unwrap(), row(TIMESTEPS).unwrap(), mask, scaled)
         };
-        fn numbers_of_last_row(t: &Tensor) -> Vec<i64> {
-            let wide = widened(&t.slice(t.rows() - 1, 1), DType::Int64).unwrap();
-            wide.values::<i64>().to_vec()
-        }
         let kzl =
             json!({ "context_len": 4, "anchor": "start", "fill": { "actions": -10, "terminateds": 2 }, "scale": 0.5 });
         assert_eq!(
@@ -551,10 +553,10 @@ mod tests {
                     let places: Vec<Option<usize>> =
                         if left { padding.into_iter().chain(real).collect() } else { real.chain(padding).collect() };
                     for place in places {
-                        actions.push(place.map_or(-10, |t| (10 * e + t) as i64));
+                        actions.push(place.map_or(-10, |t| i64::try_from(10 * e + t).unwrap()));
                         let sum = |t: usize| (t..len).rev().fold(0., |acc, k| (10 * e + k) as f64 + 0.5 * acc);
                         rtg.push(place.map_or(0., |t| 2. * sum(t)));
-                        times.push(place.map_or(0, |t| t as i64 + 1));
+                        times.push(place.map_or(0, |t| i64::try_from(t).unwrap() + 1));
                         mask.push(u8::from(place.is_some()));
                     }
                 }

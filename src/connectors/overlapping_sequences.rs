@@ -309,7 +309,7 @@ mod tests {
                         obs.push(if real { (10 * e + place) as f32 } else { 0. });
                         mask.push(u8::from(real && place >= from));
                     }
-                    lens.push((learnt_to.min(len) - first) as i64);
+                    lens.push(i64::try_from(learnt_to.min(len) - first).unwrap());
                     states.push(if first == 0 { 0. } else { (100 + 10 * e + first - 1) as f32 });
                 }
             }

@@ -155,6 +155,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     }
 
     let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
+    let step_bytes = modules.iter().map(|m| m.layout.step_bytes()).fold(step_bytes, usize::max);
     let units = units::cut(&index, step_bytes, UNIT_BYTES);
     let read_bytes = options
         .memory_limit

@@ -88,3 +88,43 @@ impl Ids {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{AsArray, Int64Array};
+    use arrow::datatypes::Int64Type;
+
+    use super::*;
+    use crate::episode::Chunk;
+    use crate::window::{End, Pad, Span, Spec, Start};
+
+    #[test]
+    fn a_row_is_known_by_its_first_real_step() {
+        let chunk = |id, t_started| Chunk {
+            id: EpisodeId::Int(id),
+            agent_id: None,
+            ordinal: 0,
+            bare_rank: 0,
+            t_started,
+            terminated: false,
+            truncated: false,
+            has_last_obs: true,
+        };
+        let episodes =
+            EpisodeBatch { chunks: vec![chunk(7, 0), chunk(8, 5)], offsets: vec![0, 3, 5], ..EpisodeBatch::default() };
+        let columns = |windows: Option<&Windows>| {
+            let columns = Provenance { int_ids: true, agents: false }.values(&episodes, windows).unwrap();
+            let numbers = |column: &ColumnData| match column {
+                ColumnData::Ids(ids) => ids.as_primitive::<Int64Type>().clone(),
+                ColumnData::Tensor(_) => unreachable!("ids"),
+            };
+            columns.iter().map(numbers).collect::<Vec<Int64Array>>()
+        };
+        assert_eq!(columns(None), [vec![7, 7, 7, 8, 8], vec![0, 1, 2, 5, 6]].map(Int64Array::from));
+
+        // Windows that end with every second step; the second chunk brings one step of look-back.
+        let spec = Spec { before: 1, after: 1, period: 2, start: Start::Before, end: End::Past, pad: Pad::Left };
+        let windows = Windows::cut(spec, [Span { look_back: 0, len: 3 }, Span { look_back: 1, len: 2 }]);
+        assert_eq!(columns(Some(&windows)), [vec![7, 7, 8], vec![0, 1, 4]].map(Int64Array::from));
+    }
+}

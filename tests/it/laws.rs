@@ -251,6 +251,44 @@ fn nothing_and_episodes_of_nothing_give_no_rows() {
     }
 }
 
+/// However episodes are cut into sequences, each step has the same values: also those of pieces behind the cut.
+#[test]
+fn cuts_agree_on_every_step() {
+    let lengths = [4, 3, 0, 1, 2, 0, 7, 3];
+    let obs = TensorType::new(DType::Float32, [2]);
+    let whole = episodes(&lengths, &obs);
+    let steps = |cut: Value| {
+        let names = |names: &[&str]| names.iter().map(|n| json!({ "type": n })).collect::<Vec<_>>();
+        let mut connectors = names(&[
+            "AddOneTsToEpisodesAndTruncate",
+            "AddObservationsFromEpisodesToBatch",
+            "AddColumnsFromEpisodesToTrainBatch",
+        ]);
+        connectors.push(cut);
+        connectors.extend(names(&["AddStatesFromEpisodesToBatch", "BatchIndividualItems", "NumpyToTensor"]));
+        connectors.push(json!({ "type": "GeneralAdvantageEstimation", "gamma": 0.9, "lambda_": 0.8 }));
+        let learner = json!({ "add_default_connectors_to_learner_pipeline": false, "connectors": connectors });
+        let pipeline = Pipeline::new(&serde_json::from_value::<Learner>(learner).unwrap()).unwrap();
+        let settings = ModuleSettings { stateful: true, max_seq_len: Some(3), ..ModuleSettings::default() };
+        let types = whole.steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
+        let layout = pipeline.layout(&settings, &EpisodeLayout { steps: types, last_obs: true }).unwrap();
+        let modules = vec![ModulePlan { id: "default_policy".to_owned(), settings, layout }];
+        let place = Place { pipeline, modules, obs: obs.clone(), what: "cuts".to_owned() };
+        let batch = place.run(std::slice::from_ref(&whole)).remove(0);
+        // One more step in each episode that has any.
+        let lengths = lengths.map(|len| if len == 0 { 0 } else { len + 1 });
+        let a_step = |name: &str| !name.starts_with("state_in") && name != "seq_lens";
+        let back = |(name, column)| (String::from(name), batch.windows().unwrap().scatter(column, lengths).unwrap());
+        batch.iter().filter(|(name, _)| a_step(name)).map(back).collect::<Vec<_>>()
+    };
+    let rllibs = steps(json!({ "type": "AddTimeDimToBatchAndZeroPad" }));
+    assert!(rllibs.iter().any(|(name, _)| name == "value_targets"));
+    for (burn_in, length, period) in [(2, 3, 2), (0, 4, 1), (9, 2, 2)] {
+        let cut = json!({ "type": "OverlappingSequences", "burn_in": burn_in, "length": length, "period": period });
+        assert!(steps(cut.clone()) == rllibs, "{cut}");
+    }
+}
+
 /// Tables without their empty keys: TOML has no null.
 fn without_nulls(config: &Value) -> Value {
     let entries = config.as_object().unwrap().iter().filter(|(_, v)| !v.is_null());
