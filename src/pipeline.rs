@@ -13,7 +13,7 @@ use crate::connectors::{
 };
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
-use crate::job::{Algorithm, Compat, Learner, ModuleSettings};
+use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
 use crate::source::keys::Keys;
 use crate::tensor::{Tensor, TensorBuilder};
 use crate::window::Spec;
@@ -23,6 +23,7 @@ use crate::window::Spec;
 pub struct Pipeline {
     pieces: Pieces,
     compat: Compat,
+    obs_space: Option<Space>,
 }
 
 /// Connector pieces in order.
@@ -164,7 +165,19 @@ impl Pipeline {
                 .job_key("learner.connectors")
                 .hint("leave add_default_connectors_to_learner_pipeline at its default, or name the pieces"));
         }
-        Ok(Self { pieces, compat: learner.compat })
+        Ok(Self { pieces, compat: learner.compat, obs_space: None })
+    }
+
+    /// Tells the pieces the space of the recorded observations.
+    #[must_use]
+    pub fn with_obs_space(mut self, space: Option<Space>) -> Self {
+        self.obs_space = space;
+        self
+    }
+
+    /// What pieces may know of their surroundings.
+    fn context<'a>(&'a self, module: &'a ModuleSettings) -> Context<'a> {
+        Context { obs_space: self.obs_space.as_ref(), ..Context::new(module, self.compat) }
     }
 
     /// The pieces in order.
@@ -204,7 +217,7 @@ impl Pipeline {
     /// # Errors
     /// If a piece cannot run on such episodes; the error names it.
     pub fn layout(&self, module: &ModuleSettings, episodes: &EpisodeLayout) -> Result<PipelineLayout> {
-        let cx = Context::new(module, self.compat);
+        let cx = self.context(module);
         let (mut episodes, mut batch) = (episodes.clone(), BatchLayout::default());
         let (mut numbering, mut bare_columns) = (Numbering::None, 0);
         for (i, piece) in self.pieces.iter().enumerate() {
@@ -259,7 +272,7 @@ impl Pipeline {
             for i in pieces.clone() {
                 let piece = &self.pieces[i];
                 let survey = surveys.get(i, share.module);
-                let cx = Context { module: &module.settings, compat: self.compat, survey, unit: number };
+                let cx = Context { survey, unit: number, ..self.context(&module.settings) };
                 piece
                     .apply(cx, &mut share.episodes, &mut share.batch, repairs)
                     .map_err(|e| e.connector(i, piece.name()))?;
@@ -296,7 +309,7 @@ impl Pipeline {
     /// The surveys of piece number `piece`, one a module; `None` if it needs no pass of its own.
     #[must_use]
     pub fn surveys(&self, piece: usize, modules: &[ModulePlan]) -> Option<Vec<Option<Box<dyn Survey>>>> {
-        let of = |m: &ModulePlan| self.pieces[piece].survey(Context::new(&m.settings, self.compat));
+        let of = |m: &ModulePlan| self.pieces[piece].survey(self.context(&m.settings));
         let all: Vec<_> = modules.iter().map(of).collect();
         all.iter().any(Option::is_some).then_some(all)
     }
@@ -316,8 +329,7 @@ impl Pipeline {
         let mut out = Vec::new();
         for share in unit {
             let Some(survey) = &surveys[share.module] else { continue };
-            let cx =
-                Context { module: &modules[share.module].settings, compat: self.compat, survey: None, unit: number };
+            let cx = Context { unit: number, ..self.context(&modules[share.module].settings) };
             let finding = survey
                 .observe(cx, &share.episodes, &share.batch)
                 .map_err(|e| e.connector(piece, self.pieces[piece].name()))?;

@@ -52,7 +52,7 @@ const TIMESTEPS: &str = "timesteps";
 ///
 /// The trainers of the first four draw windows at random; here each stands once. kzl normalises observations after
 /// padding, so that its padding is `-mean / std` where this piece writes 0: masked, and so without effect. LeRobot's
-/// windows of steps to come are [`ActionChunking`](super::ActionChunking)'s. d3rlpy's `TransitionPicker` pairs a step
+/// windows of steps to come are `ActionChunking`'s. d3rlpy's `TransitionPicker` pairs a step
 /// with the next one: that is `new_obs`, not a window.
 ///
 /// In front of the default pipeline it takes the place of `AddTimeDimToBatchAndZeroPad`, behind the pieces that add

@@ -107,7 +107,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         return Err(error);
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
-    let pipeline = Pipeline::new(&job.learner)?;
+    let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open(job)?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;

@@ -43,19 +43,15 @@ pub fn open(job: &Job) -> Result<Box<dyn Source>> {
             .hint("a recorder that was stopped before its first write leaves such files"));
     }
     let (layout, why) = recognise(job, &rows)?;
-    match layout {
-        Layout::RllibEpisodes => {
-            let column = job.input.columns.get(ITEM).map_or(ITEM, String::as_str).to_owned();
-            for file in rows.files() {
-                check_items(file, &column)?;
-            }
-            Ok(Box::new(ItemsSource::new(why, rows, column)))
+    if layout == Layout::RllibEpisodes {
+        let column = job.input.columns.get(ITEM).map_or(ITEM, String::as_str).to_owned();
+        for file in rows.files() {
+            check_items(file, &column)?;
         }
-        _ => {
-            let unified = schema::unify(rows.files(), &job.input.columns)?;
-            Ok(Box::new(StepsSource::new(why, rows, unified)?))
-        }
+        return Ok(Box::new(ItemsSource::new(why, rows, column)));
     }
+    let unified = schema::unify(rows.files(), &job.input.columns)?;
+    Ok(Box::new(StepsSource::new(why, rows, unified)?))
 }
 
 fn check_items(file: &InputFile, column: &str) -> Result<()> {

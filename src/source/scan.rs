@@ -168,7 +168,7 @@ impl Batch {
         let flags = |name: &Option<String>, canonical| {
             optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
         };
-        let nulls = |name: &str| batch.column_by_name(name).and_then(|a| a.logical_nulls());
+        let nulls = |name: &str| batch.column_by_name(name).and_then(Array::logical_nulls);
         let extras = columns.extras.iter().enumerate();
         Ok(Self {
             len: batch.num_rows(),

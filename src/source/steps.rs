@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
 use super::agents;
-use super::blocks::{Block, BlockData, Blocks, Piece};
+use super::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
 use super::file::InputFile;
 use super::index::{Entry, Index, Span};
 use super::ingest;
@@ -311,12 +311,7 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
 
 impl Shape {
     /// The leaves of a batch in the order of [`Self::leaves`], and the rows that are null.
-    fn decode(
-        &self,
-        file: &InputFile,
-        batch: &RecordBatch,
-        row_in_file: u64,
-    ) -> Result<(Columns, Vec<(Arc<str>, NullBuffer)>)> {
+    fn decode(&self, file: &InputFile, batch: &RecordBatch, row_in_file: u64) -> Result<(Columns, Vec<LeafNulls>)> {
         let rows = batch.num_rows();
         let mut found: Vec<Option<Tensor>> = vec![None; self.leaves.len()];
         let mut nulls = Vec::new();
@@ -448,7 +443,7 @@ struct Assembly<'a> {
 }
 
 /// The columns and nulls of a block of steps.
-fn parts(block: &Block) -> Result<(&Columns, &[(Arc<str>, NullBuffer)])> {
+fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
     match &block.data {
         BlockData::Steps { columns, nulls } => Ok((columns, nulls)),
         BlockData::Items(_) => Err(Error::internal("a block of items among steps")),
@@ -456,7 +451,7 @@ fn parts(block: &Block) -> Result<(&Columns, &[(Arc<str>, NullBuffer)])> {
 }
 
 /// Whether a block's row lacks its recorded next observation.
-fn next_obs_is_null(nulls: &[(Arc<str>, NullBuffer)], row: usize) -> bool {
+fn next_obs_is_null(nulls: &[LeafNulls], row: usize) -> bool {
     nulls.iter().any(|(name, nulls)| root(name) == NEXT_OBS && nulls.is_null(row))
 }
 

@@ -41,6 +41,23 @@ fn a_stateful_module_needs_a_state() {
 }
 
 #[test]
+fn sizes_beyond_any_memory_are_refused() {
+    let refused = |state: &str, len: &str, told: &[&str]| {
+        let job = format!(
+            "[rl_module]\nstateful = true\nmax_seq_len = {len}\ninitial_state = {{ h = {{ shape = {state} }} }}\n"
+        );
+        let work = Work::of(steps());
+        contains(&work.refused(2, &work.convert_job(&job, &[])), told);
+    };
+    for state in ["[4000000000]", "[4000000000, 4000000000, 4000000000]"] {
+        refused(state, "2", &["found a state of float32[4000000000", "job key `rl_module.initial_state.h`"]);
+    }
+    for len in ["2000000000", "9000000000000000000"] {
+        refused("[2]", len, &["expected at most 512 MiB in one row", "hint: lower max_seq_len"]);
+    }
+}
+
+#[test]
 fn columns_that_are_mapped_and_not_there() {
     let work = Work::of(steps());
     let told = work.refused(2, &work.convert_job("[input]\ncolumns = { rewards = 'reward' }\n", &[]));

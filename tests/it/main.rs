@@ -1,5 +1,6 @@
 //! All tests that look at gristmill from outside, in one binary.
 
+mod architecture;
 mod bad_files;
 mod bad_items;
 mod bad_job;

@@ -228,6 +228,21 @@ pub fn table<const N: usize, S: AsRef<str>>(rows: &[[S; N]], indent: &str) -> St
     out
 }
 
+/// `text` in lines of at most `width` characters, each behind `indent`; a longer word has a line of its own.
+pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
 // ---- numbers --------------------------------------------------------------------------------------------------------
 
 /// `1,234 rows`, `1 row`.
