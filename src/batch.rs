@@ -3,15 +3,18 @@
 //! RLlib keeps, per column, a dict of lists that [`BatchIndividualItems`](crate::connectors) joins at the end. Here
 //! a column is one tensor from the start: its rows are those of the episodes, in order, so joining is free.
 
+use std::sync::Arc;
+
 use crate::column;
 use crate::tensor::{Tensor, TensorType};
+use crate::window::{Spec, Windows};
 
 /// What a row of a column stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rows {
     /// One step.
     Steps,
-    /// One sequence of `max_seq_len` places (or something per sequence, like `state_in`).
+    /// One sequence of steps (or something per sequence, like `state_in`); see [`BatchLayout::windows`].
     Sequences,
 }
 
@@ -31,6 +34,7 @@ pub enum Stage {
 #[derive(Debug, Clone, Default)]
 pub struct ModuleBatch {
     columns: Vec<(String, Tensor)>,
+    windows: Option<Arc<Windows>>,
 }
 
 impl ModuleBatch {
@@ -61,6 +65,17 @@ impl ModuleBatch {
         self.columns.iter_mut().map(|(n, t)| (n.as_str(), t))
     }
 
+    /// The steps of each row, once rows are sequences.
+    #[must_use]
+    pub fn windows(&self) -> Option<&Arc<Windows>> {
+        self.windows.as_ref()
+    }
+
+    /// Says that rows are sequences from now on, and which steps each of them holds.
+    pub fn set_windows(&mut self, windows: Windows) {
+        self.windows = Some(Arc::new(windows));
+    }
+
     /// The columns themselves.
     #[must_use]
     pub fn into_columns(self) -> Vec<(String, Tensor)> {
@@ -86,6 +101,8 @@ pub struct BatchLayout {
     pub columns: Vec<ColumnLayout>,
     /// How far the batch has come.
     pub stage: Stage,
+    /// How episodes are cut into sequences, once they are.
+    pub windows: Option<Spec>,
 }
 
 impl BatchLayout {

@@ -181,6 +181,12 @@ pub trait Connector: Debug + Send + Sync {
         Numbering::None
     }
 
+    /// Whether the piece cuts episodes into sequences in a way of its own. In front of the default pipeline such a piece
+    /// takes the place of `AddTimeDimToBatchAndZeroPad`, behind the pieces that add columns step by step.
+    fn cuts_sequences(&self) -> bool {
+        false
+    }
+
     /// The state of a piece that must see units in order; called once per pass over the data. Such a piece's `apply`
     /// is not called.
     fn ordered(&self) -> Option<Box<dyn Ordered>> {

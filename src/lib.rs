@@ -55,3 +55,4 @@ pub mod sink;
 pub mod source;
 pub mod stats;
 pub mod tensor;
+pub mod window;

@@ -16,14 +16,18 @@ use crate::error::{Error, Result};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
 use crate::source::keys::{Keys, Numbering};
 use crate::tensor::{Tensor, TensorBuilder};
+use crate::window::Spec;
 
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
 pub struct Pipeline {
-    pieces: Vec<Box<dyn Connector>>,
+    pieces: Pieces,
     compat: Compat,
     obs_space: Option<Space>,
 }
+
+/// Connector pieces in order.
+type Pieces = Vec<Box<dyn Connector>>;
 
 /// One module, and what the pipeline promises for it.
 #[derive(Debug, Clone)]
@@ -43,6 +47,8 @@ pub struct PipelineLayout {
     pub columns: Vec<ColumnLayout>,
     /// What a row of the finished batch is.
     pub rows: Rows,
+    /// How episodes are cut into sequences, if they are.
+    windows: Option<Spec>,
     /// What becomes of RLlib's ids.
     numbering: Numbering,
     /// How many of the columns are there before that (they are the first ones).
@@ -50,10 +56,18 @@ pub struct PipelineLayout {
 }
 
 impl PipelineLayout {
-    /// Steps per row, if rows are sequences. A stateful module's pipeline may do without the piece that makes them.
+    /// Steps per row, if rows are RLlib's sequences. A stateful module's pipeline may do without the piece that makes
+    /// them, or have another one that cuts in a way of its own.
     #[must_use]
-    pub fn seq_len(&self, module: &ModuleSettings) -> Option<usize> {
-        module.max_seq_len.filter(|_| self.rows == Rows::Sequences)
+    pub fn seq_len(&self) -> Option<usize> {
+        self.windows.map(|spec| spec.length()).filter(|&len| self.windows == Some(Spec::sequences(len)))
+    }
+
+    /// Bytes that a step of an episode makes in the batch: more than it has itself where windows overlap.
+    #[must_use]
+    pub fn step_bytes(&self) -> usize {
+        let row: usize = self.columns.iter().map(|c| c.ty.row_bytes()).sum();
+        row.div_ceil(self.windows.map_or(1, |spec| spec.period))
     }
 }
 
@@ -93,21 +107,23 @@ impl Surveys {
 /// | BC, CQL, IQL, SAC, DQN | | the same with next observations (`bc.py`, `cql.py`, `iql.py`, `sac.py`, `dqn_learner.py`) |
 /// | IMPALA, APPO | one more step an episode | the default pipeline (`impala.py`) |
 /// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
-fn default_pieces(learner: &Learner) -> (Vec<Box<dyn Connector>>, Vec<Box<dyn Connector>>) {
+///
+/// `cutter` is a custom piece that stands for `AddTimeDimToBatchAndZeroPad`; see [`Connector::cuts_sequences`].
+fn default_pieces(learner: &Learner, cutter: Option<Box<dyn Connector>>) -> (Pieces, Pieces) {
     use Algorithm as A;
     let algorithm = learner.algorithm;
     let next_obs = matches!(algorithm, Some(A::Bc | A::Marwil | A::Cql | A::Iql | A::Sac | A::Dqn));
     let one_more = matches!(algorithm, Some(A::Impala | A::Appo | A::Marwil));
-    let mut front: Vec<Box<dyn Connector>> = Vec::new();
+    let mut front = Pieces::new();
     if one_more {
         front.push(Box::new(AddOneTsToEpisodesAndTruncate {}));
     }
-    let mut rest: Vec<Box<dyn Connector>> = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
+    let mut rest: Pieces = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
     if next_obs {
         rest.push(Box::new(AddNextObservationsFromEpisodesToTrainBatch {}));
     }
     rest.push(Box::new(AddColumnsFromEpisodesToTrainBatch {}));
-    rest.push(Box::new(AddTimeDimToBatchAndZeroPad::default()));
+    rest.push(cutter.unwrap_or_else(|| Box::new(AddTimeDimToBatchAndZeroPad::default())));
     rest.push(Box::new(AddStatesFromEpisodesToBatch::default()));
     rest.push(Box::new(BatchIndividualItems::default()));
     rest.push(Box::new(NumpyToTensor::default()));
@@ -126,7 +142,18 @@ impl Pipeline {
         let custom: Vec<_> =
             learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c)).collect::<Result<_>>()?;
         let pieces = if learner.add_default_connectors_to_learner_pipeline {
-            let (mut pieces, rest) = default_pieces(learner);
+            let (cutters, custom): (Vec<_>, Vec<_>) = custom.into_iter().partition(|p| p.cuts_sequences());
+            let mut cutters = cutters.into_iter();
+            let cutter = cutters.next();
+            if let (Some(one), Some(two)) = (&cutter, cutters.next()) {
+                return Err(Error::usage(format!(
+                    "{} and {} both cut episodes into sequences, expected one piece that does",
+                    one.name(),
+                    two.name()
+                ))
+                .job_key("learner.connectors"));
+            }
+            let (mut pieces, rest) = default_pieces(learner, cutter);
             pieces.extend(custom);
             pieces.extend(rest);
             pieces
@@ -224,7 +251,7 @@ impl Pipeline {
             .job_key("learner.connectors")
             .hint("put AddTimeDimToBatchAndZeroPad after the pieces that add columns step by step"));
         }
-        Ok(PipelineLayout { columns: batch.columns, rows, numbering, bare_columns })
+        Ok(PipelineLayout { columns: batch.columns, rows, windows: batch.windows, numbering, bare_columns })
     }
 
     /// Runs the pieces of a free segment on a unit.
@@ -331,13 +358,13 @@ fn reorder_bare_columns(module: &ModulePlan, episodes: &EpisodeBatch, batch: &mu
     if order.is_sorted() {
         return;
     }
-    let rows_of = |len: usize| match module.layout.rows {
-        Rows::Steps => len,
-        Rows::Sequences => len.div_ceil(module.settings.max_seq_len.unwrap_or(1).max(1)),
-    };
-    let mut starts = vec![0];
-    for len in episodes.lengths() {
-        starts.push(starts[starts.len() - 1] + rows_of(len));
+    let mut starts = episodes.offsets.clone();
+    if let Some(windows) = batch.windows() {
+        starts = vec![0; episodes.len() + 1];
+        windows.iter().for_each(|w| starts[w.episode + 1] += 1);
+        for i in 0..episodes.len() {
+            starts[i + 1] += starts[i];
+        }
     }
     let permuted = |column: &Tensor| {
         let mut out = TensorBuilder::with_capacity(column.ty().clone(), column.rows());
@@ -385,13 +412,42 @@ pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()>
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
     fn only_sequences_have_a_length() {
-        let module = ModuleSettings { stateful: true, max_seq_len: Some(3), ..ModuleSettings::default() };
-        let layout = |rows| PipelineLayout { columns: Vec::new(), rows, numbering: Numbering::None, bare_columns: 0 };
-        assert_eq!(layout(Rows::Steps).seq_len(&module), None);
-        assert_eq!(layout(Rows::Sequences).seq_len(&module), Some(3));
+        let seq_len = |windows| {
+            let rows = Rows::Steps;
+            PipelineLayout { columns: Vec::new(), rows, windows, numbering: Numbering::None, bare_columns: 0 }.seq_len()
+        };
+        assert_eq!(seq_len(None), None);
+        assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));
+        assert_eq!(seq_len(Some(Spec { before: 1, ..Spec::sequences(3) })), None);
+    }
+
+    fn names(learner: serde_json::Value) -> Result<Vec<&'static str>> {
+        let pipeline = Pipeline::new(&serde_json::from_value(learner).expect("a learner"))?;
+        Ok(pipeline.pieces().map(Connector::name).collect())
+    }
+
+    #[test]
+    fn a_piece_that_cuts_takes_the_place_of_the_default_cut() {
+        let (cut, other) = (json!({ "type": "OverlappingSequences" }), json!({ "type": "ActionChunking" }));
+        let got = names(json!({ "algorithm": "BC", "connectors": [cut, other] })).unwrap();
+        let want = [
+            "ActionChunking",
+            "AddObservationsFromEpisodesToBatch",
+            "AddNextObservationsFromEpisodesToTrainBatch",
+            "AddColumnsFromEpisodesToTrainBatch",
+            "OverlappingSequences",
+            "AddStatesFromEpisodesToBatch",
+            "BatchIndividualItems",
+            "NumpyToTensor",
+        ];
+        assert_eq!(got, want);
+        let two = json!({ "connectors": [cut, { "type": "DecisionTransformerWindows" }] });
+        assert!(names(two).unwrap_err().what().ends_with("expected one piece that does"));
     }
 }

@@ -61,11 +61,14 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
                 .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
         }
+        if let Some(column) = plan.batch.columns.first() {
+            return Err(Error::usage(format!(
+                "`{}` is in the batch already, and has no row for the additional step",
+                column.name
+            ))
+            .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
+        }
         for name in [TERMINATEDS, TRUNCATEDS, LOSS_MASK] {
-            if plan.batch.has(name) {
-                return Err(Error::usage(format!("`{name}` is in the batch already"))
-                    .hint("name AddOneTsToEpisodesAndTruncate once, before every piece that adds columns"));
-            }
             plan.add_steps(name, TensorType::new(DType::Bool, []))?;
         }
         for (_, ty) in plan.episodes.steps.iter_mut().filter(|(name, _)| root(name) == REWARDS) {
@@ -121,6 +124,12 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             })
             .collect::<Result<Columns>>()?;
         episodes.steps = steps;
+        // What stands before the steps stays of their kind.
+        for name in episodes.history.under(REWARDS).map(|(name, _)| Arc::clone(name)).collect::<Vec<_>>() {
+            if let Some(rewards) = episodes.history.get(&name) {
+                episodes.history.set(name, rewards.cast(DType::Float64)?);
+            }
+        }
         episodes.offsets = offsets;
 
         batch.push(TERMINATEDS, Tensor::from_bools(terminateds));
@@ -140,8 +149,10 @@ mod tests {
     fn rewards_become_float64() {
         let mut eps = episodes(&[2]);
         eps.steps.set(REWARDS, Tensor::from_values::<i64>([], &[7, 8]));
+        eps.history.set(REWARDS, Tensor::from_values::<i64>([], &[6]));
         apply(&AddOneTsToEpisodesAndTruncate {}, &mut eps).unwrap();
         assert_eq!(eps.steps.get(REWARDS).unwrap().values::<f64>(), [7., 8., 0.]);
+        assert_eq!(eps.history.get(REWARDS).unwrap().values::<f64>(), [6.]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `AddStatesFromEpisodesToBatch`: the recurrent state before each sequence.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+use crate::window::{Spec, Window};
 
 /// The repair that this piece makes; see [`AddStatesFromEpisodesToBatch`].
 const UNKNOWN_STATE: &str = "state_in_of_a_chunk_without_look_back";
@@ -30,8 +32,9 @@ const UNKNOWN_STATE: &str = "state_in_of_a_chunk_without_look_back";
 /// The look-back state is the module's initial state when the chunk starts its episode or no states were recorded,
 /// else the last state of the steps before the chunk. Where those steps are nowhere in the data, the initial state is
 /// taken and the row is counted as a repair (RLlib fails on nested states and takes the chunk's *own last* state
-/// otherwise; `compat = "rllib-2.60"` does the same). Only for stateful modules; a batch that already has `state_in`
-/// is passed through. As RLlib's `connectors/common/add_states_from_episodes_to_batch.py`.
+/// otherwise; `compat = "rllib-2.60"` does the same). Sequences that overlap, or that start in the look-back, get the
+/// state before their first real step all the same. Only for stateful modules; a batch that already has `state_in` is
+/// passed through. As RLlib's `connectors/common/add_states_from_episodes_to_batch.py`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AddStatesFromEpisodesToBatch {
@@ -134,38 +137,48 @@ fn recorded_names(episodes: &EpisodeLayout) -> Vec<String> {
     names
 }
 
-/// The state before chunk `i`'s first step.
-enum LookBack {
+/// The state before the first step of a row.
+#[derive(Debug, Clone, Copy)]
+enum Before {
     Initial,
-    History(usize),
-    /// RLlib's slip: the chunk's own last state.
-    OwnLast(usize),
+    /// After this step.
+    Step(usize),
+    /// After this step of the look-back.
+    LookBack(usize),
 }
 
-fn look_back(
+/// The state before the window's first step.
+fn before(
     cx: Context<'_>,
     episodes: &EpisodeBatch,
-    i: usize,
+    window: &Window,
     nested: bool,
     repairs: &mut Repairs,
-) -> Result<LookBack> {
-    let chunk = &episodes.chunks[i];
-    if chunk.t_started == 0 {
-        return Ok(LookBack::Initial);
+) -> Result<Before> {
+    let chunk = &episodes.chunks[window.episode];
+    let rows = episodes.rows(window.episode);
+    if window.first > 0 {
+        return Ok(Before::Step(rows.start + window.first.unsigned_abs() - 1));
     }
-    if let Some(last) = episodes.history_rows(i).last() {
-        return Ok(LookBack::History(last));
+    let back = window.first.unsigned_abs();
+    if usize::try_from(chunk.t_started).is_ok_and(|t| t == back) {
+        return Ok(Before::Initial);
+    }
+    let known = episodes.history_rows(window.episode);
+    if known.len() > back {
+        return Ok(Before::LookBack(known.end - back - 1));
     }
     match cx.compat {
         Compat::Correct => {
             repairs.count(UNKNOWN_STATE, 1);
-            Ok(LookBack::Initial)
+            Ok(Before::Initial)
         }
         Compat::Rllib260 if nested => Err(Error::data("the chunk continues an episode but has no look-back; RLlib 2.60 raises an IndexError here")
             .episode(chunk.id.to_string())
             .t(chunk.t_started)
             .hint("compat = \"correct\" takes the state from the previous chunk when it is in the data, else the initial state")),
-        Compat::Rllib260 => Ok(LookBack::OwnLast(episodes.rows(i).end - 1)),
+        // RLlib's slip: the chunk's own last state.
+        Compat::Rllib260 => Ok(Before::Step(rows.end - 1)),
     }
 }
 
@@ -180,7 +193,9 @@ impl Connector for AddStatesFromEpisodesToBatch {
         if !cx.module.stateful || plan.batch.has(STATE_IN) {
             return Ok(());
         }
-        cx.module.seq_len()?;
+        if plan.batch.windows.is_none() {
+            cx.module.seq_len()?;
+        }
         if plan.batch.stage > Stage::Items {
             return Err(Error::usage("the batch is joined already").hint("put this piece before BatchIndividualItems"));
         }
@@ -207,56 +222,51 @@ impl Connector for AddStatesFromEpisodesToBatch {
         if !cx.module.stateful || batch.has(STATE_IN) {
             return Ok(());
         }
-        let seq_len = cx.module.seq_len()?;
+        let windows = match batch.windows() {
+            Some(windows) => Arc::clone(windows),
+            None => Arc::new(super::cutting::cut(cx, Spec::sequences(cx.module.seq_len()?), episodes, batch)),
+        };
         let mut names: Vec<String> = episodes.steps.under(STATE_OUT).map(|(n, _)| n.to_string()).collect();
         names.sort();
         let leaves = state_leaves(cx.module, &|n| episodes.steps.get(n).map(|t| t.ty().clone()), &names)?;
-        let rows: usize = episodes.lengths().map(|len| len.div_ceil(seq_len)).sum();
         let next = batch.has(NEXT_OBS);
 
         let nested = names.iter().any(|n| n != STATE_OUT);
-        let looks: Vec<LookBack> = (0..episodes.len())
-            .map(|i| {
-                // Chunks without steps make no row, so there is nothing to look up (nor to repair).
-                if names.is_empty() || episodes.rows(i).is_empty() {
-                    return Ok(LookBack::Initial);
-                }
-                look_back(cx, episodes, i, nested, repairs)
-            })
+        let befores: Vec<Before> = windows
+            .iter()
+            .map(|w| if names.is_empty() { Ok(Before::Initial) } else { before(cx, episodes, w, nested, repairs) })
             .collect::<Result<_>>()?;
 
         let mut next_columns = Vec::new();
         for leaf in &leaves {
             let recorded = episodes.steps.get(&leaf.recorded);
+            let history = episodes.history.get(&leaf.recorded);
             let states = recorded.map(|s| s.cast(leaf.ty.dtype)).transpose()?;
-            let history = episodes.history.get(&leaf.recorded).map(|s| s.cast(leaf.ty.dtype)).transpose()?;
-            let mut state_in = TensorBuilder::with_capacity(leaf.ty.clone(), rows);
-            for (i, look) in looks.iter().enumerate() {
-                let steps = episodes.rows(i);
-                for t in (0..steps.len()).step_by(seq_len) {
-                    match (&states, look) {
-                        (None, _) | (_, LookBack::Initial) if t == 0 || states.is_none() => {
-                            state_in.extend(&leaf.initial, 0, 1);
-                        }
-                        (Some(_), LookBack::History(row)) if t == 0 => {
-                            let history =
-                                history.as_ref().ok_or_else(|| Error::internal("look-back without states"))?;
-                            state_in.extend(history, *row, 1);
-                        }
-                        (Some(states), LookBack::OwnLast(row)) if t == 0 => state_in.extend(states, *row, 1),
-                        (Some(states), _) => state_in.extend(states, steps.start + t - 1, 1),
-                        (None, _) => unreachable!("the first arm takes every case without states"),
-                    }
+            let look_back = history.map(|s| s.cast(leaf.ty.dtype)).transpose()?;
+            let mut state_in = TensorBuilder::with_capacity(leaf.ty.clone(), windows.len());
+            for before in &befores {
+                match (before, &states, &look_back) {
+                    (Before::Step(row), Some(states), _) => state_in.extend(states, *row, 1),
+                    (Before::LookBack(row), Some(_), Some(look_back)) => state_in.extend(look_back, *row, 1),
+                    (Before::LookBack(_), Some(_), None) => return Err(Error::internal("look-back without states")),
+                    (_, None, _) | (Before::Initial, ..) => state_in.extend(&leaf.initial, 0, 1),
                 }
             }
             batch.push(rebase(&leaf.recorded, STATE_IN), state_in.finish());
             if next {
-                let source = recorded.unwrap_or(&leaf.initial);
-                let mut column = TensorBuilder::with_capacity(source.ty().clone(), rows);
-                for i in 0..episodes.len() {
-                    let steps = episodes.rows(i);
-                    for t in (0..steps.len()).step_by(seq_len) {
-                        column.extend(source, if recorded.is_some() { steps.start + t } else { 0 }, 1);
+                let mut column =
+                    TensorBuilder::with_capacity(recorded.unwrap_or(&leaf.initial).ty().clone(), windows.len());
+                for w in windows.iter() {
+                    let back = w.first.min(0).unsigned_abs();
+                    match (recorded, history) {
+                        (Some(states), _) if back == 0 => {
+                            column.extend(states, episodes.rows(w.episode).start + w.first.unsigned_abs(), 1);
+                        }
+                        (Some(_), Some(history)) => {
+                            column.extend(history, episodes.history_rows(w.episode).end - back, 1);
+                        }
+                        (Some(_), None) => return Err(Error::internal("look-back without states")),
+                        (None, _) => column.extend(&leaf.initial, 0, 1),
                     }
                 }
                 next_columns.push((rebase(&leaf.recorded, NEXT_STATE_IN), column.finish()));

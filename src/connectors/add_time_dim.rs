@@ -3,12 +3,13 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{ModuleBatch, Rows, Stage};
+use crate::batch::{ModuleBatch, Rows};
 use crate::column::{LOSS_MASK, SEQ_LENS};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
-use crate::error::{Error, Result};
-use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+use crate::error::Result;
+use crate::tensor::{DType, TensorType};
+use crate::window::{Fill, Spec};
 
 /// Cuts each episode's columns into sequences of `max_seq_len` and pads the last one with zeros; adds `seq_lens` and
 /// `loss_mask`.
@@ -44,26 +45,6 @@ impl Piece for AddTimeDimToBatchAndZeroPad {
     }
 }
 
-/// `column` cut per chunk into rows of `seq_len` places, the last one of each chunk zero-padded on the right.
-pub(super) fn split_and_zero_pad(column: &Tensor, episodes: &EpisodeBatch, seq_len: usize) -> Tensor {
-    let rows: usize = episodes.lengths().map(|len| len.div_ceil(seq_len)).sum();
-    // Built place by place (`rows * seq_len` rows of the old type), then seen as sequences: the bytes are the same.
-    let mut places = TensorBuilder::with_capacity(column.ty().clone(), rows * seq_len);
-    let mut start = 0;
-    for len in episodes.lengths() {
-        places.extend(column, start, len);
-        places.extend_zeros(len.next_multiple_of(seq_len) - len);
-        start += len;
-    }
-    places.finish().reshaped(column.ty().stacked(seq_len), rows)
-}
-
-/// The real steps of each sequence: `seq_len` for all but the last one of a chunk.
-fn seq_lens(lengths: impl Iterator<Item = usize>, seq_len: usize) -> Vec<i64> {
-    let to_i64 = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
-    lengths.flat_map(|len| (0..len).step_by(seq_len).map(move |t| to_i64(seq_len.min(len - t)))).collect()
-}
-
 impl Connector for AddTimeDimToBatchAndZeroPad {
     piece_boilerplate!();
 
@@ -72,18 +53,7 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
             return Ok(());
         }
         let seq_len = cx.module.seq_len()?;
-        if plan.batch.stage > Stage::Items {
-            return Err(Error::usage("the batch is joined already, its episodes can no longer be told apart")
-                .hint("put this piece before BatchIndividualItems"));
-        }
-        for column in &mut plan.batch.columns {
-            if column.rows == Rows::Sequences {
-                return Err(Error::usage(format!("`{}` has a time dimension already", column.name))
-                    .hint("name AddTimeDimToBatchAndZeroPad once, and before AddStatesFromEpisodesToBatch"));
-            }
-            column.ty = column.ty.stacked(seq_len);
-            column.rows = Rows::Sequences;
-        }
+        super::cutting::plan_cut(Spec::sequences(seq_len), plan)?;
         if !plan.batch.has(LOSS_MASK) {
             plan.batch.push(LOSS_MASK, TensorType::new(DType::Bool, [seq_len]), Rows::Sequences);
         }
@@ -101,15 +71,15 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
         if !cx.module.stateful {
             return Ok(());
         }
-        let seq_len = cx.module.seq_len()?;
-        for (_, column) in batch.iter_mut() {
-            *column = split_and_zero_pad(column, episodes, seq_len);
+        let windows = super::cutting::cut(cx, Spec::sequences(cx.module.seq_len()?), episodes, batch);
+        for (name, column) in batch.iter_mut() {
+            *column = super::cutting::gather(&windows, name, column, episodes, &Fill::Zeros);
         }
         if !batch.has(LOSS_MASK) {
-            let ones = Tensor::from_bools(std::iter::repeat_n(true, episodes.steps_len()));
-            batch.push(LOSS_MASK, split_and_zero_pad(&ones, episodes, seq_len));
+            batch.push(LOSS_MASK, windows.mask(true));
         }
-        batch.push(SEQ_LENS, Tensor::from_values::<i64>([], &seq_lens(episodes.lengths(), seq_len)));
+        batch.push(SEQ_LENS, windows.real_lengths());
+        batch.set_windows(windows);
         Ok(())
     }
 }

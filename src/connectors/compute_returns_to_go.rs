@@ -12,7 +12,7 @@ use crate::job::Compat;
 use crate::tensor::{DType, Tensor};
 
 /// The column that this piece adds.
-const RETURNS_TO_GO: &str = "returns_to_go";
+pub(super) const RETURNS_TO_GO: &str = "returns_to_go";
 
 /// Adds `returns_to_go`: at each step the discounted sum of the rewards from there to the episode's end.
 ///
@@ -66,22 +66,26 @@ impl Connector for ComputeReturnsToGo {
         _: &mut Repairs,
     ) -> Result<()> {
         let rewards = super::rewards(episodes)?.cast(DType::Float64)?;
-        let width = rewards.ty().row_elements();
-        // SciPy's lfilter also carries 0 * reward, which is NaN where the reward is infinite.
-        let slip = |reward: f64| if cx.compat == Compat::Rllib260 { 0.0 * reward } else { 0.0 };
         let mut returns: Vec<f64> = rewards.values::<f64>().to_vec();
+        let width = rewards.ty().row_elements();
         for i in 0..episodes.len() {
             let rows = episodes.rows(i);
-            let own = &mut returns[rows.start * width..rows.end * width];
-            let mut carried = vec![0.0; width];
-            for at in (0..own.len()).rev() {
-                let (reward, carry) = (own[at], &mut carried[at % width]);
-                own[at] += *carry;
-                *carry = slip(reward) + self.gamma * own[at];
-            }
+            sum_from_the_back(&mut returns[rows.start * width..rows.end * width], width, self.gamma, cx.compat);
         }
         batch.push(RETURNS_TO_GO, Tensor::from_values::<f64>(rewards.ty().shape.as_slice(), &returns));
         Ok(())
+    }
+}
+
+/// Turns the rewards of one episode, `width` components a step, into returns-to-go.
+pub(super) fn sum_from_the_back(own: &mut [f64], width: usize, gamma: f64, compat: Compat) {
+    // SciPy's lfilter also carries 0 * reward, which is NaN where the reward is infinite.
+    let slip = |reward: f64| if compat == Compat::Rllib260 { 0.0 * reward } else { 0.0 };
+    let mut carried = vec![0.0; width];
+    for at in (0..own.len()).rev() {
+        let (reward, carry) = (own[at], &mut carried[at % width]);
+        own[at] += *carry;
+        *carry = slip(reward) + gamma * own[at];
     }
 }
 

@@ -13,7 +13,8 @@ use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::job::Compat;
 use crate::numpy::mean_std;
-use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+use crate::tensor::{DType, Tensor, TensorType};
+use crate::window::{Column, Fill};
 
 const ADVANTAGES: &str = "advantages";
 const VALUE_TARGETS: &str = "value_targets";
@@ -88,16 +89,11 @@ struct Steps {
 }
 
 impl Steps {
-    fn of(
-        piece: &GeneralAdvantageEstimation,
-        cx: Context<'_>,
-        episodes: &EpisodeBatch,
-        batch: &ModuleBatch,
-    ) -> Result<Self> {
-        let seq_len = if cx.module.stateful { Some(cx.module.seq_len()?) } else { None };
+    fn of(piece: &GeneralAdvantageEstimation, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Self> {
         let column = |name: &str| {
             let column = batch.get(name).ok_or_else(|| Error::internal(format!("no column {name}")))?;
-            Ok::<_, Error>(unpadded(column, episodes, seq_len))
+            let Some(windows) = batch.windows() else { return Ok(column.clone()) };
+            windows.scatter(column, episodes.lengths()).ok_or_else(|| Error::internal("a step in no sequence"))
         };
         let floats = |name: &str| Ok::<_, Error>(column(name)?.cast(DType::Float32)?.values::<f32>().to_vec());
         let flags = |name: &str| Ok::<_, Error>(column(name)?.bytes().iter().map(|&b| b != 0).collect::<Vec<_>>());
@@ -151,24 +147,12 @@ impl Steps {
     }
 }
 
-/// The steps of a padded column, padding removed.
-fn unpadded(column: &Tensor, episodes: &EpisodeBatch, seq_len: Option<usize>) -> Tensor {
-    let Some(seq_len) = seq_len else { return column.clone() };
-    let ty = TensorType::new(column.ty().dtype, &column.ty().shape[1..]);
-    let flat = column.reshaped(ty.clone(), column.rows() * seq_len);
-    let mut out = TensorBuilder::with_capacity(ty, episodes.steps_len());
-    let mut start = 0;
-    for len in episodes.lengths() {
-        out.extend(&flat, start, len);
-        start += len.next_multiple_of(seq_len);
-    }
-    out.finish()
-}
-
-/// The opposite of [`unpadded`].
-fn padded(column: &Tensor, episodes: &EpisodeBatch, seq_len: Option<usize>) -> Tensor {
-    let Some(seq_len) = seq_len else { return column.clone() };
-    super::add_time_dim::split_and_zero_pad(column, episodes, seq_len)
+/// Steps as rows of the batch. Burn-in before a chunk gets zeros: nothing is learnt there.
+fn rows(steps: &Tensor, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Tensor {
+    let Some(windows) = batch.windows() else { return steps.clone() };
+    let before = Tensor::zeros(steps.ty().clone(), episodes.history_offsets.last().copied().unwrap_or(0));
+    let look_back = Some((&before, episodes.history_offsets.as_slice()));
+    windows.gather(Column { steps, offsets: &episodes.offsets, look_back }, &Fill::Zeros)
 }
 
 /// Mean, standard deviation, and in RLlib's way also the advantages themselves.
@@ -195,7 +179,7 @@ struct Observed(usize, Steps, Vec<f32>);
 
 impl Survey for Pass {
     fn observe(&self, cx: Context<'_>, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Finding> {
-        let steps = Steps::of(&self.piece, cx, episodes, batch)?;
+        let steps = Steps::of(&self.piece, episodes, batch)?;
         if self.across {
             return Ok(Box::new(Observed(cx.unit, steps, Vec::new())));
         }
@@ -233,14 +217,20 @@ impl Survey for Pass {
 impl Connector for GeneralAdvantageEstimation {
     piece_boilerplate!();
 
-    fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.stage < Stage::Tensors {
             return Err(
                 Error::usage("needs the finished batch").hint("put GeneralAdvantageEstimation behind NumpyToTensor")
             );
         }
-        let shape = if cx.module.stateful { vec![cx.module.seq_len()?] } else { Vec::new() };
-        let rows = if cx.module.stateful { Rows::Sequences } else { Rows::Steps };
+        let (rows, shape) = match plan.batch.windows {
+            None => (Rows::Steps, Vec::new()),
+            Some(spec) if spec.covers_all() => (Rows::Sequences, vec![spec.length()]),
+            Some(_) => {
+                return Err(Error::usage("needs every step of an episode, and these sequences leave some out")
+                    .hint("let sequences start before the episode and cover its end, at most their length apart"));
+            }
+        };
         for name in [self.values.as_str(), REWARDS, TERMINATEDS, TRUNCATEDS] {
             let found = plan.batch.columns.iter().find(|c| c.name == name);
             match found {
@@ -284,7 +274,7 @@ impl Connector for GeneralAdvantageEstimation {
     ) -> Result<()> {
         let result = cx.survey.and_then(<dyn Any + Send + Sync>::downcast_ref::<Result_>);
         let result = result.ok_or_else(|| Error::internal("no survey"))?;
-        let steps = Steps::of(self, cx, episodes, batch)?;
+        let steps = Steps::of(self, episodes, batch)?;
         let advantages = if cx.compat == Compat::Rllib260 {
             let start =
                 result.starts.get(&cx.unit).copied().ok_or_else(|| Error::internal("a unit that no survey saw"))?;
@@ -299,10 +289,10 @@ impl Connector for GeneralAdvantageEstimation {
         let targets: Vec<f32> = advantages.iter().zip(&steps.values).map(|(a, v)| a + v).collect();
         let standardised: Vec<f32> =
             steps.unstandardised(&advantages).iter().map(|a| (a - result.mean) / std).collect();
-        let seq_len = if cx.module.stateful { Some(cx.module.seq_len()?) } else { None };
-        let column = |values: &[f32]| padded(&Tensor::from_values::<f32>([], values), episodes, seq_len);
-        batch.push(ADVANTAGES, column(&standardised));
-        batch.push(VALUE_TARGETS, column(&targets));
+        let [standardised, targets] =
+            [standardised, targets].map(|values| rows(&Tensor::from_values::<f32>([], &values), episodes, batch));
+        batch.push(ADVANTAGES, standardised);
+        batch.push(VALUE_TARGETS, targets);
         Ok(())
     }
 }

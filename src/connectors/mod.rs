@@ -1,5 +1,6 @@
 //! Every connector piece, one file each, and the one list of them.
 
+mod action_chunking;
 mod add_columns;
 mod add_next_observations;
 mod add_observations;
@@ -9,14 +10,18 @@ mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
 mod count_based_curiosity;
+mod cutting;
+mod decision_transformer_windows;
 mod euclidian_distance_based_curiosity;
 mod flatten_observations;
 mod frame_stacking;
 mod general_advantage_estimation;
 mod intrinsic;
 mod numpy_to_tensor;
+mod overlapping_sequences;
 mod stack_observations;
 
+pub use action_chunking::ActionChunking;
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
 pub use add_observations::AddObservationsFromEpisodesToBatch;
@@ -26,11 +31,13 @@ pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
+pub use decision_transformer_windows::DecisionTransformerWindows;
 pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
 pub use flatten_observations::FlattenObservations;
 pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
+pub use overlapping_sequences::OverlappingSequences;
 pub use stack_observations::StackObservations;
 
 #[cfg(test)]
@@ -57,6 +64,9 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<OverlappingSequences>(),
+    Entry::of::<DecisionTransformerWindows>(),
+    Entry::of::<ActionChunking>(),
     Entry::of::<CountBasedCuriosity>(),
     Entry::of::<EuclidianDistanceBasedCuriosity>(),
     Entry::of::<FrameStacking>(),

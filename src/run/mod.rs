@@ -143,7 +143,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     if job.learner.compat == Compat::Rllib260
         && let Some(first) = modules.first()
     {
-        let seq_len = |m: usize| modules[m].layout.seq_len(&modules[m].settings);
+        let seq_len = |m: usize| modules[m].layout.seq_len();
         keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
     }
 
@@ -155,6 +155,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     }
 
     let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
+    let step_bytes = modules.iter().map(|m| m.layout.step_bytes()).fold(step_bytes, usize::max);
     let units = units::cut(&index, step_bytes, UNIT_BYTES);
     let read_bytes = options
         .memory_limit
@@ -386,8 +387,8 @@ impl Work for Conversion<'_> {
             let module = &self.modules[share.module];
             keeps_promise(&module.layout, &share.batch)?;
             found.pipeline_steps_out += share.episodes.steps_len() as u64;
-            let seq_len = module.settings.max_seq_len.unwrap_or(1);
-            let mut columns = self.provenance.values(&share.episodes, module.layout.rows, seq_len)?;
+            let windows = share.batch.windows().map(|w| &**w);
+            let mut columns = self.provenance.values(&share.episodes, windows)?;
             columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
             let rows = columns.first().map_or(0, ColumnData::rows);
             all.push((share.module, Rows { rows, columns }));

@@ -10,6 +10,7 @@ const ORDER: [&str; 17] = [
     "column",
     "progress",
     "tensor",
+    "window",
     "stats",
     "job",
     "episode",

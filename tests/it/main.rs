@@ -9,6 +9,7 @@ mod cli;
 mod determinism;
 mod golden;
 mod job;
+mod laws;
 mod layouts;
 mod output;
 mod support;
