@@ -9,7 +9,9 @@ mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
 mod general_advantage_estimation;
+mod mean_std_filter;
 mod numpy_to_tensor;
+mod rewards;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
@@ -20,6 +22,7 @@ pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
+pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
 pub use numpy_to_tensor::NumpyToTensor;
 
 #[cfg(test)]
@@ -46,6 +49,7 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<MeanStdFilter>(),
 ];
 
 /// What is known of a piece without an instance of it.
