@@ -11,6 +11,7 @@ mod compute_returns_to_go;
 mod general_advantage_estimation;
 mod mean_std_filter;
 mod numpy_to_tensor;
+mod reward_scaling;
 mod rewards;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
@@ -24,6 +25,7 @@ pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
 pub use numpy_to_tensor::NumpyToTensor;
+pub use reward_scaling::RewardScaling;
 
 #[cfg(test)]
 mod testing;
@@ -50,6 +52,7 @@ static ALL: &[Entry] = &[
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
     Entry::of::<MeanStdFilter>(),
+    Entry::of::<RewardScaling>(),
 ];
 
 /// What is known of a piece without an instance of it.
