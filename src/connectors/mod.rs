@@ -7,6 +7,7 @@ mod add_one_ts;
 mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
+mod clip_rewards;
 mod compute_returns_to_go;
 mod general_advantage_estimation;
 mod mean_std_filter;
@@ -21,6 +22,7 @@ pub use add_one_ts::AddOneTsToEpisodesAndTruncate;
 pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
+pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
@@ -53,6 +55,7 @@ static ALL: &[Entry] = &[
     Entry::of::<ComputeReturnsToGo>(),
     Entry::of::<MeanStdFilter>(),
     Entry::of::<RewardScaling>(),
+    Entry::of::<ClipRewards>(),
 ];
 
 /// What is known of a piece without an instance of it.
