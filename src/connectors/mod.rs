@@ -11,6 +11,7 @@ mod clip_rewards;
 mod compute_returns_to_go;
 mod general_advantage_estimation;
 mod mean_std_filter;
+mod normalize_rewards_by_return_range;
 mod numpy_to_tensor;
 mod reward_scaling;
 mod rewards;
@@ -26,6 +27,7 @@ pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
+pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, ReturnRange};
 pub use numpy_to_tensor::NumpyToTensor;
 pub use reward_scaling::RewardScaling;
 
@@ -56,6 +58,7 @@ static ALL: &[Entry] = &[
     Entry::of::<MeanStdFilter>(),
     Entry::of::<RewardScaling>(),
     Entry::of::<ClipRewards>(),
+    Entry::of::<NormalizeRewardsByReturnRange>(),
 ];
 
 /// What is known of a piece without an instance of it.
