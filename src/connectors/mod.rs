@@ -11,6 +11,7 @@ mod clip_rewards;
 mod compute_returns_to_go;
 mod general_advantage_estimation;
 mod mean_std_filter;
+mod n_step_returns;
 mod normalize_rewards_by_return_range;
 mod numpy_to_tensor;
 mod reward_scaling;
@@ -27,6 +28,7 @@ pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
+pub use n_step_returns::NStepReturns;
 pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, ReturnRange};
 pub use numpy_to_tensor::NumpyToTensor;
 pub use reward_scaling::RewardScaling;
@@ -59,6 +61,7 @@ static ALL: &[Entry] = &[
     Entry::of::<RewardScaling>(),
     Entry::of::<ClipRewards>(),
     Entry::of::<NormalizeRewardsByReturnRange>(),
+    Entry::of::<NStepReturns>(),
 ];
 
 /// What is known of a piece without an instance of it.
