@@ -14,6 +14,7 @@ mod mean_std_filter;
 mod n_step_returns;
 mod normalize_rewards_by_return_range;
 mod numpy_to_tensor;
+mod prev_actions_prev_rewards;
 mod reward_scaling;
 mod rewards;
 
@@ -31,6 +32,7 @@ pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
 pub use n_step_returns::NStepReturns;
 pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, ReturnRange};
 pub use numpy_to_tensor::NumpyToTensor;
+pub use prev_actions_prev_rewards::PrevActionsPrevRewards;
 pub use reward_scaling::RewardScaling;
 
 #[cfg(test)]
@@ -62,6 +64,7 @@ static ALL: &[Entry] = &[
     Entry::of::<ClipRewards>(),
     Entry::of::<NormalizeRewardsByReturnRange>(),
     Entry::of::<NStepReturns>(),
+    Entry::of::<PrevActionsPrevRewards>(),
 ];
 
 /// What is known of a piece without an instance of it.
