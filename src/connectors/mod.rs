@@ -10,6 +10,7 @@ mod batch_individual_items;
 mod clip_rewards;
 mod compute_returns_to_go;
 mod general_advantage_estimation;
+mod hindsight_goal_relabelling;
 mod mean_std_filter;
 mod n_step_returns;
 mod normalize_rewards_by_return_range;
@@ -28,6 +29,7 @@ pub use batch_individual_items::BatchIndividualItems;
 pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
+pub use hindsight_goal_relabelling::{GoalSelectionStrategy, HindsightGoalRelabelling};
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
 pub use n_step_returns::NStepReturns;
 pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, ReturnRange};
@@ -65,6 +67,7 @@ static ALL: &[Entry] = &[
     Entry::of::<NormalizeRewardsByReturnRange>(),
     Entry::of::<NStepReturns>(),
     Entry::of::<PrevActionsPrevRewards>(),
+    Entry::of::<HindsightGoalRelabelling>(),
 ];
 
 /// What is known of a piece without an instance of it.
