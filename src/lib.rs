@@ -44,6 +44,7 @@ pub mod connector;
 pub mod connectors;
 pub mod episode;
 pub mod error;
+pub mod exact;
 pub mod job;
 pub mod manifest;
 pub mod numpy;

@@ -8,6 +8,7 @@ mod add_one_ts;
 mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
+mod clip_rewards;
 mod compute_returns_to_go;
 mod count_based_curiosity;
 mod cutting;
@@ -16,9 +17,16 @@ mod euclidian_distance_based_curiosity;
 mod flatten_observations;
 mod frame_stacking;
 mod general_advantage_estimation;
+mod hindsight_goal_relabelling;
 mod intrinsic;
+mod mean_std_filter;
+mod n_step_returns;
+mod normalize_rewards_by_return_range;
 mod numpy_to_tensor;
 mod overlapping_sequences;
+mod prev_actions_prev_rewards;
+mod reward_scaling;
+mod rewards;
 mod stack_observations;
 
 pub use action_chunking::ActionChunking;
@@ -29,6 +37,7 @@ pub use add_one_ts::AddOneTsToEpisodesAndTruncate;
 pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
+pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
 pub use decision_transformer_windows::DecisionTransformerWindows;
@@ -36,8 +45,14 @@ pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
 pub use flatten_observations::FlattenObservations;
 pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
+pub use hindsight_goal_relabelling::{GoalSelectionStrategy, HindsightGoalRelabelling};
+pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
+pub use n_step_returns::NStepReturns;
+pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, ReturnRange};
 pub use numpy_to_tensor::NumpyToTensor;
 pub use overlapping_sequences::OverlappingSequences;
+pub use prev_actions_prev_rewards::PrevActionsPrevRewards;
+pub use reward_scaling::RewardScaling;
 pub use stack_observations::StackObservations;
 
 #[cfg(test)]
@@ -72,6 +87,13 @@ static ALL: &[Entry] = &[
     Entry::of::<FrameStacking>(),
     Entry::of::<StackObservations>(),
     Entry::of::<FlattenObservations>(),
+    Entry::of::<MeanStdFilter>(),
+    Entry::of::<RewardScaling>(),
+    Entry::of::<ClipRewards>(),
+    Entry::of::<NormalizeRewardsByReturnRange>(),
+    Entry::of::<NStepReturns>(),
+    Entry::of::<PrevActionsPrevRewards>(),
+    Entry::of::<HindsightGoalRelabelling>(),
 ];
 
 /// What is known of a piece without an instance of it.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "error",
     "numpy",
     "column",

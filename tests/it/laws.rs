@@ -60,8 +60,8 @@ fn episodes(lengths: &[usize], obs: &TensorType) -> EpisodeBatch {
     let chunk = |i: usize| Chunk {
         id: EpisodeId::Int(i64::try_from(i).unwrap()),
         agent_id: None,
-        ordinal: i as u64,
-        bare_rank: i as u64,
+        ordinal: u32::try_from(i).unwrap(),
+        bare_rank: u32::try_from(i).unwrap(),
         t_started: if i == 1 { 8 } else { 0 },
         terminated: i % 3 == 1,
         truncated: i % 3 == 2,
