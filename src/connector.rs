@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::batch::{BatchLayout, ModuleBatch, Rows, Stage};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
-use crate::job::{Compat, ModuleSettings};
+use crate::job::{Compat, ModuleSettings, Space};
 use crate::tensor::TensorType;
 
 /// What a piece may know of its surroundings.
@@ -33,15 +33,17 @@ pub struct Context<'a> {
     pub compat: Compat,
     /// What the piece's own survey found out; `None` for pieces without one, and while planning.
     pub survey: Option<&'a (dyn Any + Send + Sync)>,
+    /// The space of the recorded observations, where the job gives it.
+    pub obs_space: Option<&'a Space>,
     /// Number of the unit, in dataset order; what surveys file their partial results under.
     pub unit: usize,
 }
 
 impl<'a> Context<'a> {
-    /// A context without a survey.
+    /// A context without a survey and a space.
     #[must_use]
     pub const fn new(module: &'a ModuleSettings, compat: Compat) -> Self {
-        Self { module, compat, survey: None, unit: 0 }
+        Self { module, compat, survey: None, obs_space: None, unit: 0 }
     }
 }
 

@@ -142,6 +142,7 @@ impl EpisodeBatch {
     }
 
     /// The lengths of the chunks.
+    #[must_use]
     pub fn lengths(&self) -> impl ExactSizeIterator<Item = usize> {
         self.offsets.windows(2).map(|w| w[1] - w[0])
     }

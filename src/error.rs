@@ -68,7 +68,7 @@ impl fmt::Display for Place {
             parts.push(format!("connector {i} ({name})"));
         }
         if let Some(file) = &self.file {
-            parts.push(format!("file {file}"));
+            parts.push(format!("file {}", visible(file)));
         }
         if let Some(n) = self.row_group {
             parts.push(format!("row group {n}"));
@@ -77,16 +77,31 @@ impl fmt::Display for Place {
             parts.push(format!("row {n}"));
         }
         if let Some(id) = &self.episode {
-            parts.push(format!("episode {id:?}"));
+            parts.push(format!("episode {}", quoted(id)));
         }
         if let Some(t) = self.t {
             parts.push(format!("t {t}"));
         }
         if let Some(name) = &self.column {
-            parts.push(format!("column `{name}`"));
+            parts.push(format!("column `{}`", visible(name)));
         }
         f.write_str(&parts.join(", "))
     }
+}
+
+/// An id in quotes. Some are whole documents: their start tells them apart well enough.
+fn quoted(id: &str) -> String {
+    const SHOWN: usize = 100;
+    match id.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}... ({} bytes)", &id[..end], id.len()),
+        None => format!("{id:?}"),
+    }
+}
+
+/// A name out of a file, without the characters that would steer the terminal.
+#[must_use]
+pub fn visible(name: &str) -> String {
+    name.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
 #[derive(Debug)]

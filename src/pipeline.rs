@@ -13,7 +13,7 @@ use crate::connectors::{
 };
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
-use crate::job::{Algorithm, Compat, Learner, ModuleSettings};
+use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
 use crate::source::keys::Keys;
 use crate::tensor::{Tensor, TensorBuilder};
 
@@ -22,6 +22,7 @@ use crate::tensor::{Tensor, TensorBuilder};
 pub struct Pipeline {
     pieces: Vec<Box<dyn Connector>>,
     compat: Compat,
+    obs_space: Option<Space>,
 }
 
 /// One module, and what the pipeline promises for it.
@@ -46,6 +47,14 @@ pub struct PipelineLayout {
     numbering: Numbering,
     /// How many of the columns are there before that (they are the first ones).
     bare_columns: usize,
+}
+
+impl PipelineLayout {
+    /// Steps per row, if rows are sequences. A stateful module's pipeline may do without the piece that makes them.
+    #[must_use]
+    pub fn seq_len(&self, module: &ModuleSettings) -> Option<usize> {
+        module.max_seq_len.filter(|_| self.rows == Rows::Sequences)
+    }
 }
 
 /// Pieces that run one after the other without waiting for other units.
@@ -129,7 +138,19 @@ impl Pipeline {
                 .job_key("learner.connectors")
                 .hint("leave add_default_connectors_to_learner_pipeline at its default, or name the pieces"));
         }
-        Ok(Self { pieces, compat: learner.compat })
+        Ok(Self { pieces, compat: learner.compat, obs_space: None })
+    }
+
+    /// Tells the pieces the space of the recorded observations.
+    #[must_use]
+    pub fn with_obs_space(mut self, space: Option<Space>) -> Self {
+        self.obs_space = space;
+        self
+    }
+
+    /// What pieces may know of their surroundings.
+    fn context<'a>(&'a self, module: &'a ModuleSettings) -> Context<'a> {
+        Context { obs_space: self.obs_space.as_ref(), ..Context::new(module, self.compat) }
     }
 
     /// The pieces in order.
@@ -169,7 +190,7 @@ impl Pipeline {
     /// # Errors
     /// If a piece cannot run on such episodes; the error names it.
     pub fn layout(&self, module: &ModuleSettings, episodes: &EpisodeLayout) -> Result<PipelineLayout> {
-        let cx = Context::new(module, self.compat);
+        let cx = self.context(module);
         let (mut episodes, mut batch) = (episodes.clone(), BatchLayout::default());
         let (mut numbering, mut bare_columns) = (Numbering::None, 0);
         for (i, piece) in self.pieces.iter().enumerate() {
@@ -224,7 +245,7 @@ impl Pipeline {
             for i in pieces.clone() {
                 let piece = &self.pieces[i];
                 let survey = surveys.get(i, share.module);
-                let cx = Context { module: &module.settings, compat: self.compat, survey, unit: number };
+                let cx = Context { survey, unit: number, ..self.context(&module.settings) };
                 piece
                     .apply(cx, &mut share.episodes, &mut share.batch, repairs)
                     .map_err(|e| e.connector(i, piece.name()))?;
@@ -261,7 +282,7 @@ impl Pipeline {
     /// The surveys of piece number `piece`, one a module; `None` if it needs no pass of its own.
     #[must_use]
     pub fn surveys(&self, piece: usize, modules: &[ModulePlan]) -> Option<Vec<Option<Box<dyn Survey>>>> {
-        let of = |m: &ModulePlan| self.pieces[piece].survey(Context::new(&m.settings, self.compat));
+        let of = |m: &ModulePlan| self.pieces[piece].survey(self.context(&m.settings));
         let all: Vec<_> = modules.iter().map(of).collect();
         all.iter().any(Option::is_some).then_some(all)
     }
@@ -281,8 +302,7 @@ impl Pipeline {
         let mut out = Vec::new();
         for share in unit {
             let Some(survey) = &surveys[share.module] else { continue };
-            let cx =
-                Context { module: &modules[share.module].settings, compat: self.compat, survey: None, unit: number };
+            let cx = Context { unit: number, ..self.context(&modules[share.module].settings) };
             let finding = survey
                 .observe(cx, &share.episodes, &share.batch)
                 .map_err(|e| e.connector(piece, self.pieces[piece].name()))?;
@@ -360,5 +380,18 @@ pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()>
     match want.next() {
         None => Ok(()),
         Some(missing) => Err(Error::internal(format!("the batch lacks `{}`, which the layout promised", missing.name))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_sequences_have_a_length() {
+        let module = ModuleSettings { stateful: true, max_seq_len: Some(3), ..ModuleSettings::default() };
+        let layout = |rows| PipelineLayout { columns: Vec::new(), rows, numbering: Numbering::None, bare_columns: 0 };
+        assert_eq!(layout(Rows::Steps).seq_len(&module), None);
+        assert_eq!(layout(Rows::Sequences).seq_len(&module), Some(3));
     }
 }

@@ -43,7 +43,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
     if let Some(error) = check_supported(job).into_iter().next() {
         return Err(error);
     }
-    let pipeline = Pipeline::new(&job.learner)?;
+    let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open(job)?;
     let episodes = source.peek()?;
     let layout = pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &episodes)?;

@@ -181,8 +181,7 @@ impl DType {
         }
         match (int_bits(self), int_bits(other), mantissa(self), mantissa(other)) {
             (Some((a, a_signed)), Some((b, b_signed)), ..) => a <= b && (!a_signed || b_signed),
-            (Some((a, _)), None, None, Some(b)) => a <= b,
-            (None, None, Some(a), Some(b)) => a <= b,
+            (Some((a, _)), None, None, Some(b)) | (None, None, Some(a), Some(b)) => a <= b,
             _ => false,
         }
     }
@@ -222,16 +221,20 @@ impl TensorType {
         Self { dtype, shape: shape.into() }
     }
 
-    /// Elements per row.
+    /// Elements per row. Shapes come from files and jobs: one that no memory holds gives the largest number, which
+    /// every limit refuses.
     #[must_use]
     pub fn row_elements(&self) -> usize {
-        self.shape.iter().product()
+        if self.shape.contains(&0) {
+            return 0;
+        }
+        self.shape.iter().fold(1, |n: usize, d| n.saturating_mul(*d))
     }
 
     /// Bytes per row.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
-        self.row_elements() * self.dtype.size()
+        self.row_elements().saturating_mul(self.dtype.size())
     }
 
     /// The same row with another dtype.
@@ -245,16 +248,6 @@ impl TensorType {
     pub fn stacked(&self, n: usize) -> Self {
         let shape = std::iter::once(n).chain(self.shape.iter().copied()).collect::<Vec<_>>();
         Self { dtype: self.dtype, shape }
-    }
-
-    /// The Arrow type of a column of such rows: a primitive for scalars, else one flat fixed-size list.
-    #[must_use]
-    pub fn arrow(&self) -> DataType {
-        if self.shape.is_empty() {
-            return self.dtype.arrow();
-        }
-        let len = i32::try_from(self.row_elements()).expect("row sizes are checked when a layout is made");
-        DataType::FixedSizeList(Arc::new(Field::new_list_field(self.dtype.arrow(), false)), len)
     }
 }
 
@@ -311,7 +304,7 @@ impl Tensor {
     pub fn from_values<T: Element>(shape: impl Into<Vec<usize>>, values: &[T]) -> Self {
         let ty = TensorType::new(T::DTYPE, shape);
         let n = ty.row_elements();
-        let rows = if n == 0 { 0 } else { values.len() / n };
+        let rows = values.len().checked_div(n).unwrap_or(0);
         Self::new(ty, rows, aligned(bytemuck::cast_slice(values)))
     }
 

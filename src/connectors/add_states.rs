@@ -236,7 +236,7 @@ impl Connector for AddStatesFromEpisodesToBatch {
                 for t in (0..steps.len()).step_by(seq_len) {
                     match (&states, look) {
                         (None, _) | (_, LookBack::Initial) if t == 0 || states.is_none() => {
-                            state_in.extend(&leaf.initial, 0, 1)
+                            state_in.extend(&leaf.initial, 0, 1);
                         }
                         (Some(_), LookBack::History(row)) if t == 0 => {
                             let history =

@@ -8,6 +8,7 @@ use crate::column::REWARDS;
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::Compat;
 use crate::tensor::{DType, Tensor};
 
 /// The column that this piece adds.
@@ -59,19 +60,24 @@ impl Connector for ComputeReturnsToGo {
 
     fn apply(
         &self,
-        _: Context<'_>,
+        cx: Context<'_>,
         episodes: &mut EpisodeBatch,
         batch: &mut ModuleBatch,
         _: &mut Repairs,
     ) -> Result<()> {
         let rewards = super::rewards(episodes)?.cast(DType::Float64)?;
         let width = rewards.ty().row_elements();
+        // SciPy's lfilter also carries 0 * reward, which is NaN where the reward is infinite.
+        let slip = |reward: f64| if cx.compat == Compat::Rllib260 { 0.0 * reward } else { 0.0 };
         let mut returns: Vec<f64> = rewards.values::<f64>().to_vec();
         for i in 0..episodes.len() {
             let rows = episodes.rows(i);
             let own = &mut returns[rows.start * width..rows.end * width];
-            for at in (0..own.len().saturating_sub(width)).rev() {
-                own[at] += self.gamma * own[at + width];
+            let mut carried = vec![0.0; width];
+            for at in (0..own.len()).rev() {
+                let (reward, carry) = (own[at], &mut carried[at % width]);
+                own[at] += *carry;
+                *carry = slip(reward) + self.gamma * own[at];
             }
         }
         batch.push(RETURNS_TO_GO, Tensor::from_values::<f64>(rewards.ty().shape.as_slice(), &returns));
@@ -82,7 +88,8 @@ impl Connector for ComputeReturnsToGo {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::connectors::testing::{apply, episodes};
+    use crate::connectors::testing::{apply, apply_with, episodes};
+    use crate::job::ModuleSettings;
 
     fn returns(rewards: &Tensor, lengths: &[usize], gamma: f64) -> Vec<f64> {
         let mut eps = episodes(lengths);
@@ -109,5 +116,22 @@ mod tests {
     #[test]
     fn integer_rewards_are_widened() {
         assert_eq!(returns(&Tensor::from_values::<i64>([], &[1, 1, 1]), &[3], 0.5), [1.75, 1.5, 1.]);
+    }
+
+    /// As SciPy's lfilter: an infinite reward spoils those before it, and a sum of negative zeros is zero.
+    #[test]
+    fn what_lfilter_does_at_the_edges() {
+        let rewards = Tensor::from_values::<f64>([], &[1., f64::INFINITY, 2., -0.0]);
+        assert_eq!(returns(&rewards, &[4], 0.5)[..2], [f64::INFINITY; 2]);
+        let module = ModuleSettings::default();
+        let cx = Context::new(&module, Compat::Rllib260);
+        let mut eps = episodes(&[4]);
+        eps.steps.set(REWARDS, rewards);
+        let piece = ComputeReturnsToGo { gamma: 0.5 };
+        let out = apply_with(&piece, cx, &mut eps, ModuleBatch::default(), &mut Repairs::default()).unwrap();
+        let got = out.get(RETURNS_TO_GO).unwrap().values::<f64>().to_vec();
+        assert!(got[0].is_nan());
+        assert_eq!(got[1..3], [f64::INFINITY, 2.]);
+        assert!(got[3].is_sign_positive());
     }
 }

@@ -9,8 +9,13 @@ mod add_time_dim;
 mod batch_individual_items;
 mod clip_rewards;
 mod compute_returns_to_go;
+mod count_based_curiosity;
+mod euclidian_distance_based_curiosity;
+mod flatten_observations;
+mod frame_stacking;
 mod general_advantage_estimation;
 mod hindsight_goal_relabelling;
+mod intrinsic;
 mod mean_std_filter;
 mod n_step_returns;
 mod normalize_rewards_by_return_range;
@@ -18,6 +23,7 @@ mod numpy_to_tensor;
 mod prev_actions_prev_rewards;
 mod reward_scaling;
 mod rewards;
+mod stack_observations;
 
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
@@ -28,6 +34,10 @@ pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use count_based_curiosity::CountBasedCuriosity;
+pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
+pub use flatten_observations::FlattenObservations;
+pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use hindsight_goal_relabelling::{GoalSelectionStrategy, HindsightGoalRelabelling};
 pub use mean_std_filter::{ColumnFilter, MeanStdFilter};
@@ -36,6 +46,7 @@ pub use normalize_rewards_by_return_range::{NormalizeRewardsByReturnRange, Retur
 pub use numpy_to_tensor::NumpyToTensor;
 pub use prev_actions_prev_rewards::PrevActionsPrevRewards;
 pub use reward_scaling::RewardScaling;
+pub use stack_observations::StackObservations;
 
 #[cfg(test)]
 mod testing;
@@ -61,6 +72,11 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<CountBasedCuriosity>(),
+    Entry::of::<EuclidianDistanceBasedCuriosity>(),
+    Entry::of::<FrameStacking>(),
+    Entry::of::<StackObservations>(),
+    Entry::of::<FlattenObservations>(),
     Entry::of::<MeanStdFilter>(),
     Entry::of::<RewardScaling>(),
     Entry::of::<ClipRewards>(),

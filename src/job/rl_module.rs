@@ -165,9 +165,14 @@ impl StateLeaf {
     /// 64-bit integers as int32.
     ///
     /// # Errors
-    /// If `fill` lists too few values, or one that the dtype does not hold.
+    /// If it is beyond any use, or `fill` lists too few values, or one that the dtype does not hold.
     pub fn tensor(&self) -> Result<Tensor> {
+        // A state beyond any module's is a slip of the pen, and would fill the memory before anything else is said.
+        const MOST: usize = 1 << 24;
         let ty = TensorType::new(self.dtype, self.shape.as_slice());
+        if ty.row_elements() > MOST {
+            return Err(Error::usage(format!("found a state of {ty}, expected at most {MOST} values")));
+        }
         let values: Vec<f64> = (0..ty.row_elements())
             .map(|i| {
                 self.fill

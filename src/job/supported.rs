@@ -2,12 +2,14 @@
 //! ignored would be a wrong result without a word. Building a feature means removing its line here.
 
 use super::{Job, Layout, OnBadEpisode};
+use crate::column::DEFAULT_MODULE_ID;
 use crate::error::Error;
 
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
     let bad_episodes = job.input.on_bad_episode != OnBadEpisode::Fail;
+    let other_modules = job.rl_module.modules.keys().any(|id| id != DEFAULT_MODULE_ID);
     [
         (
             job.input.layout == Layout::Minari,
@@ -22,7 +24,19 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "filter the recording beforehand",
         ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
+        (
+            job.input.spaces.obs.is_some() || job.input.spaces.actions.is_some(),
+            "input.spaces",
+            "using declared spaces",
+            "leave them out: no connector needs them yet",
+        ),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
+        (
+            job.output.split.is_some(),
+            "output.split",
+            "splitting by episode",
+            "convert each part's files to its own output",
+        ),
     ]
     .into_iter()
     .filter(|(asked, ..)| *asked)
@@ -39,12 +53,20 @@ mod tests {
         assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
         let job = Job::from_toml_str(
             r#"
-            input = { paths = ["x"], layout = "minari", where = "episode_return > 1", on_bad_episode = "skip" }
-            output = { shuffle = { seed = 7 } }
+            output = { shuffle = { seed = 7 }, split = { train = 0.9, val = 0.1 } }
+            [input]
+            paths = ["x"]
+            layout = "minari"
+            where = "episode_return > 1"
+            on_bad_episode = "skip"
+            spaces = { actions = { type = "discrete", n = 2 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(keys, ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle"]);
+        assert_eq!(
+            keys,
+            ["input.layout", "input.where", "input.on_bad_episode", "input.spaces", "output.shuffle", "output.split"]
+        );
     }
 }

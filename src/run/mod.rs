@@ -8,6 +8,7 @@ mod schedule;
 mod units;
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,7 +35,7 @@ use crate::progress::{Progress, Totals};
 use crate::sink::{ColumnData, OutputDir, combine};
 use crate::source::blocks::Blocks;
 use crate::source::index::{Entry, Index};
-use crate::source::{IndexOptions, Noticed, Source, keys, recognise};
+use crate::source::{self, IndexOptions, Noticed, Source, keys, recognise};
 
 /// Bytes of decoded input per block, and of steps per unit. Large enough that a task outweighs its start, small
 /// enough that a few of them are nothing to memory.
@@ -106,13 +107,14 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         return Err(error);
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
-    let pipeline = Pipeline::new(&job.learner)?;
+    let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open(job)?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;
     if !peeked.steps.is_empty() {
         pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
     }
+    keep_input(&job.output_path(), source.rows().files())?;
     let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
 
     let pool = rayon::ThreadPoolBuilder::new()
@@ -141,7 +143,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     if job.learner.compat == Compat::Rllib260
         && let Some(first) = modules.first()
     {
-        let seq_len = |m: usize| modules[m].settings.stateful.then_some(modules[m].settings.max_seq_len).flatten();
+        let seq_len = |m: usize| modules[m].layout.seq_len(&modules[m].settings);
         keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
     }
 
@@ -163,6 +165,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         progress.begin(phase, totals);
         let reader = Reader::new(source.rows().groups().to_vec(), threads);
         let result = schedule::run(work, reader, &units, taker, limits, progress);
+        let result = result.map_err(|e| name_episode(e, &*source, &index));
         progress.end();
         result
     };
@@ -214,6 +217,31 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     };
     dir.finish(&manifest, &run)?;
     Ok(report)
+}
+
+/// Refuses to write to where the input is: replacing a data set that is being read would lose both.
+fn keep_input(output: &Path, files: &[Arc<source::file::InputFile>]) -> Result<()> {
+    // What does not exist yet holds nothing.
+    let Ok(output_dir) = std::fs::canonicalize(output) else { return Ok(()) };
+    let inside = |f: &&Arc<source::file::InputFile>| f.path.canonicalize().is_ok_and(|p| p.starts_with(&output_dir));
+    match files.iter().find(inside) {
+        Some(file) => {
+            Err(Error::usage(format!("found the input file inside the output directory {}", output.display()))
+                .file(file.name.clone())
+                .hint("choose an --output beside the input, or an input without it"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// Decoders know the row that they stumbled over; whose it is, the index knows.
+fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
+    let row = source.rows().row_of(&error);
+    match row.and_then(|row| index.episode_of(row, source.rows_are_steps())) {
+        Some((id, Some(t))) => error.episode(id.to_string()).t(t),
+        Some((id, None)) => error.episode(id.to_string()),
+        None => error,
+    }
 }
 
 /// Rows before a chunk's first step that any module's pieces look at.
@@ -433,15 +461,27 @@ fn manifest(
             problems.push(Problem { what: what.to_owned(), count, first });
         }
     };
-    problem(odd.duplicate_rows, "steps recorded twice were dropped", None);
+    let place = |row: Option<u64>| row.map(|row| source.rows().describe(row));
+    let either = |count: u64, one: &'static str, more: &'static str| if count == 1 { one } else { more };
+    let (rows, episodes) = (odd.duplicate_rows, odd.duplicate_episodes);
+    let steps = either(rows, "step recorded twice was dropped", "steps recorded twice were dropped");
+    let of = either(episodes, "episode", "episodes");
+    problem(rows, &format!("{steps}, of {episodes} {of}"), place(odd.first_duplicate));
+    let seams = found.noticed.discontinuities;
+    let what = either(seams, "step has", "steps have");
+    let what = format!("{what} an `obs` that is not the `new_obs` of the step before");
+    problem(seams, &what, place(found.noticed.first_discontinuity));
+    let empty = odd.empty_episodes;
+    problem(empty, either(empty, "episode without a step yields no row", "episodes without a step yield no row"), None);
+    let open = odd.unfinished_episodes;
+    let what = either(open, "episode ends", "episodes end");
+    problem(open, &format!("{what} neither terminated nor truncated"), None);
+    let dropped = odd.dropped_unfinished_episodes;
     problem(
-        found.noticed.discontinuities,
-        "rows whose obs is not the new_obs of the row before",
-        found.noticed.first_discontinuity.map(|row| source.rows().describe(row)),
+        dropped,
+        either(dropped, "of these was dropped, as the job says", "of these were dropped, as the job says"),
+        None,
     );
-    problem(odd.empty_episodes, "episodes without a step yield no row", None);
-    problem(odd.unfinished_episodes, "episodes end neither terminated nor truncated", None);
-    problem(odd.dropped_unfinished_episodes, "of these were dropped, as the job says", None);
     let mut notes = source.notes().to_vec();
     notes.extend(index.notes.iter().cloned());
     notes.extend(files.iter().zip(source.rows().files()).filter_map(|(_, f)| f.note.clone()));

@@ -154,7 +154,7 @@ pub(super) fn run<W: Work>(
         let (mut reads, mut next_unit, mut taken) = (0_usize, 0_usize, 0_usize);
         let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
         let (mut cuts, mut appended) = (0_usize, 0_usize);
-        let mut encoded: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
+        let mut groups: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
         // The first error in the order of the data; what comes before it is still finished, so that the same error is
         // told whatever the threads did.
         let mut read_error: Option<Error> = None;
@@ -290,8 +290,8 @@ pub(super) fn run<W: Work>(
                     }
                 }
                 Event::Encoded(number, result) => {
-                    encoded.insert(number, result);
-                    while let Some(result) = encoded.remove(&appended) {
+                    groups.insert(number, result);
+                    while let Some(result) = groups.remove(&appended) {
                         taker.append(result?)?;
                         appended += 1;
                     }

@@ -98,7 +98,9 @@ impl ShardSchema {
         let mut names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
-            return Err(Error::usage("found two output columns of one name").column(twice[0]));
+            return Err(Error::usage("found two output columns of one name")
+                .column(twice[0])
+                .hint("rename the one in the input: a recorded column, or a field of a struct, is named as another"));
         }
         for (name, ty) in &self.columns {
             let ColumnType::Tensor(tensor) = ty else { continue };

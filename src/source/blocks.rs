@@ -9,6 +9,9 @@ use super::index::Span;
 use crate::episode::Columns;
 use crate::error::{Error, Result};
 
+/// A leaf's name, and its rows that are null (unset bits).
+pub type LeafNulls = (Arc<str>, NullBuffer);
+
 /// What a block holds.
 #[derive(Debug, Clone)]
 pub enum BlockData {
@@ -17,7 +20,7 @@ pub enum BlockData {
         /// The leaves.
         columns: Columns,
         /// The rows that are null (unset bits), for each leaf that has any.
-        nulls: Vec<(Arc<str>, NullBuffer)>,
+        nulls: Vec<LeafNulls>,
     },
     /// One row an item of msgpack.
     Items(LargeBinaryArray),

@@ -194,7 +194,20 @@ impl InputFile {
             Footer::Ipc(footer) => footer.read(file, row_group, projection, batch_rows),
         })
         .map_err(place)?;
-        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, left: group.rows }))
+        let columns = columns.to_vec();
+        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, columns, left: group.rows }))
+    }
+
+    /// Which of `columns` cannot be read, by trying each by itself: decoders do not say.
+    fn damaged_column<'a>(self: &Arc<Self>, row_group: usize, columns: &'a [String]) -> Option<&'a String> {
+        let reads = |column: &String| {
+            let batches = self.read(row_group, std::slice::from_ref(column), 8192);
+            batches.is_ok_and(|mut batches| batches.all(|batch| batch.is_ok()))
+        };
+        match columns {
+            [only] => Some(only),
+            many => many.iter().find(|column| !reads(column)),
+        }
     }
 
     /// `blake3:<hex>` of the file's bytes.
@@ -304,6 +317,7 @@ struct Guarded {
     inner: Option<Batches>,
     file: Arc<InputFile>,
     row_group: usize,
+    columns: Vec<String>,
     left: usize,
 }
 
@@ -334,7 +348,14 @@ impl Iterator for Guarded {
         if !matches!(step, Ok(Some(_))) {
             self.inner = None;
         }
-        step.map_err(|e| e.row_group(self.row_group).file(self.file.name.clone())).transpose()
+        let place = |e: Error| {
+            let e = match self.file.damaged_column(self.row_group, &self.columns) {
+                Some(column) if e.kind() == Kind::Usage => e.column(column.as_str()),
+                _ => e,
+            };
+            e.row_group(self.row_group).file(self.file.name.clone())
+        };
+        step.map_err(place).transpose()
     }
 }
 

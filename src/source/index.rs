@@ -60,6 +60,8 @@ impl Entry {
 pub struct Oddities {
     /// Rows (or items) recorded a second time and dropped.
     pub duplicate_rows: u64,
+    /// The first of them, as a global row.
+    pub first_duplicate: Option<u64>,
     /// Episodes (or chunks) of which rows were dropped as duplicates.
     pub duplicate_episodes: u64,
     /// Episodes whose last row is neither terminated nor truncated and that no chunk continues.
@@ -100,6 +102,23 @@ pub struct Index {
 }
 
 impl Index {
+    /// The episode that a global row belongs to, and the row's step in it (none for rows that hold more or less than
+    /// one step). Looks at every entry: for errors only.
+    #[must_use]
+    pub fn episode_of(&self, row: u64, rows_are_steps: bool) -> Option<(&EpisodeId, Option<i64>)> {
+        self.entries.iter().find_map(|entry| {
+            let mut step = 0;
+            for span in &self.spans[entry.spans.clone()] {
+                if (span.row..span.row + span.len).contains(&row) {
+                    let t = entry.t_started.checked_add_unsigned(step + (row - span.row));
+                    return Some((&entry.id, t.filter(|_| rows_are_steps)));
+                }
+                step += span.len;
+            }
+            (entry.tail == Some(row)).then_some((&entry.id, None))
+        })
+    }
+
     /// Steps of all entries.
     #[must_use]
     pub fn steps(&self) -> u64 {

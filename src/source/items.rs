@@ -72,12 +72,24 @@ impl ItemsSource {
             for (i, item) in items.iter().enumerate() {
                 let row = first + i as u64;
                 let item = item.ok_or_else(|| self.rows.locate(row, null_item(&self.column)))?;
-                let header = episode_state::scan(item, &mut types).map_err(|e| self.rows.locate(row, e))?;
+                let header = episode_state::scan(item, &mut types).map_err(|e| self.locate_item(row, item, e))?;
                 headers.push((row, header));
             }
             progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
         }
         Ok((types, headers))
+    }
+
+    /// Places an error in an item. Without a step it is about the item as a whole.
+    fn locate_item(&self, row: u64, item: &[u8], error: Error) -> Error {
+        let whole = error.place().t.is_none();
+        // An item may be whole and only not go with the others.
+        let error = match episode_state::scan(item, &mut LeafTypes::default()) {
+            Ok(header) => error.episode(header.id),
+            Err(_) => error,
+        };
+        let error = self.rows.locate(row, error.column(self.column.as_str()));
+        if whole { error.hint(BAD_ITEM) } else { error }
     }
 
     /// The content hashes of some rows, by row.
@@ -157,6 +169,9 @@ impl ItemsSource {
     }
 }
 
+const BAD_ITEM: &str = "an item is one episode as RLlib packs it: msgpack of its `get_state()`; this one is cut off, damaged, or \
+                        something else: record it again, or leave it out of the input";
+
 fn null_item(column: &str) -> Error {
     Error::data("found null, expected a msgpack item").column(column)
 }
@@ -231,12 +246,14 @@ impl Source for ItemsSource {
         index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
         index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
 
+        self.refuse_agents(&headers)?;
         let repeated = self.repeated(&headers, options)?;
         let mut kept = Vec::with_capacity(headers.len());
         for ((row, header), repeated) in headers.into_iter().zip(repeated) {
             if repeated {
                 index.oddities.duplicate_rows += header.len as u64;
                 index.oddities.duplicate_episodes += 1;
+                index.oddities.first_duplicate.get_or_insert(row);
             } else {
                 kept.push((row, header));
             }
@@ -346,6 +363,23 @@ impl ItemsSource {
         decoder.decode(items.value(at)).map_err(|e| self.rows.locate(row, e).episode(entry.id.to_string()))
     }
 
+    /// Refuses episodes of one of several agents: their ids alone do not tell them apart.
+    fn refuse_agents(&self, headers: &Headers) -> Result<()> {
+        for (row, h) in headers {
+            let found = [
+                ("agent_id", &h.agent_id),
+                ("module_id", &h.module_id),
+                ("multi_agent_episode_id", &h.multi_agent_episode_id),
+            ];
+            if let Some((name, Some(value))) = found.into_iter().find(|(_, value)| value.is_some()) {
+                let error =
+                    Error::usage(format!("found {name} {value:?}, expected none: multi-agent data are not built yet"));
+                return Err(self.rows.locate(*row, error).episode(h.id.clone()));
+            }
+        }
+        Ok(())
+    }
+
     /// Puts chunks that were recorded out of time order into it: they change places among themselves, so that
     /// everything else stays in file order.
     fn in_time_order(&self, headers: &mut Headers, chunks: &mut [Vec<usize>]) -> Result<()> {
@@ -365,6 +399,18 @@ impl ItemsSource {
                     .episode(after.id.clone())
                     .t(after.t_started)
                     .hint("chunks of an episode must follow one another");
+                    return Err(self.rows.locate(pair[1].0, error));
+                }
+                if (before.terminated || before.truncated) && before.len > 0 && after.t_started >= end && after.len > 0
+                {
+                    let flag = if before.terminated { "terminated" } else { "truncated" };
+                    let error = Error::data(format!(
+                        "the episode goes on after its end: another item of it ended {flag} before step {end} ({})",
+                        self.rows.describe(pair[0].0)
+                    ))
+                    .episode(after.id.clone())
+                    .t(after.t_started)
+                    .hint("give every episode its own id");
                     return Err(self.rows.locate(pair[1].0, error));
                 }
             }

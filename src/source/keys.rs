@@ -60,7 +60,8 @@ fn key_order(first: &[usize]) -> Vec<usize> {
     order
 }
 
-/// Refuses chunks that share a key and would share a padded sequence: RLlib's columns then no longer agree.
+/// Refuses chunks that share a key and would share a padded sequence: RLlib's columns then differ in length, or agree
+/// by chance and are masked in the wrong places.
 fn check_sequences(entries: &[Entry], first: &[usize], seq_len: &dyn Fn(usize) -> Option<usize>) -> Result<()> {
     for pair in key_order(first).windows(2) {
         let (before, after) = (&entries[pair[0]], &entries[pair[1]]);
@@ -82,7 +83,7 @@ fn check_sequences(entries: &[Entry], first: &[usize], seq_len: &dyn Fn(usize) -
 /// `seq_len` tells the length of a module's sequences, if it has any.
 ///
 /// # Errors
-/// If RLlib's columns would no longer agree.
+/// If RLlib's columns would differ in length.
 pub fn order(entries: &mut Vec<Entry>, keys: Keys, seq_len: &dyn Fn(usize) -> Option<usize>) -> Result<()> {
     let first = first_of_key(entries, keys.numbering, keys.multi_agent);
     check_sequences(entries, &first, seq_len)?;

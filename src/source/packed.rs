@@ -72,7 +72,7 @@ impl Unpacker {
         let header = Header::read(&self.frame)?;
         if let Some(claimed) = header.content {
             if claimed > self.limit {
-                return Err(self.too_large(&format!("claims {claimed}")));
+                return Err(self.too_large(&format!("claims {claimed} bytes")));
             }
             let blocks = self.frame.len() as u64;
             if claimed > blocks * MAX_RATIO {
@@ -230,7 +230,7 @@ mod tests {
         bytes[6..14].copy_from_slice(&(5u64 << 40).to_le_bytes());
         assert_eq!(
             ndarray(&STANDARD.encode(&bytes)).unwrap_err().what(),
-            "a packed array claims 5497558138880, the limit is 1073741824 bytes"
+            "a packed array claims 5497558138880 bytes, the limit is 1073741824 bytes"
         );
         bytes[6..14].copy_from_slice(&(1u64 << 29).to_le_bytes());
         assert!(ndarray(&STANDARD.encode(&bytes)).unwrap_err().what().contains("which none can hold"));

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::Source;
 use super::file::{InputFile, discover};
+use super::ingest::type_name;
 use super::items::{ItemsSource, is_item_type};
 use super::rows::RowMap;
 use super::schema;
 use super::steps::StepsSource;
 use crate::column;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, visible};
 use crate::job::{Job, Layout};
 
 /// The column of `rllib-episodes`.
@@ -42,19 +43,15 @@ pub fn open(job: &Job) -> Result<Box<dyn Source>> {
             .hint("a recorder that was stopped before its first write leaves such files"));
     }
     let (layout, why) = recognise(job, &rows)?;
-    match layout {
-        Layout::RllibEpisodes => {
-            let column = job.input.columns.get(ITEM).map_or(ITEM, String::as_str).to_owned();
-            for file in rows.files() {
-                check_items(file, &column)?;
-            }
-            Ok(Box::new(ItemsSource::new(why, rows, column)))
+    if layout == Layout::RllibEpisodes {
+        let column = job.input.columns.get(ITEM).map_or(ITEM, String::as_str).to_owned();
+        for file in rows.files() {
+            check_items(file, &column)?;
         }
-        _ => {
-            let unified = schema::unify(rows.files(), &job.input.columns)?;
-            Ok(Box::new(StepsSource::new(why, rows, unified)?))
-        }
+        return Ok(Box::new(ItemsSource::new(why, rows, column)));
     }
+    let unified = schema::unify(rows.files(), &job.input.columns)?;
+    Ok(Box::new(StepsSource::new(why, rows, unified)?))
 }
 
 fn check_items(file: &InputFile, column: &str) -> Result<()> {
@@ -70,6 +67,29 @@ fn check_items(file: &InputFile, column: &str) -> Result<()> {
         ))
         .file(file.name.clone())
         .hint("`input.layout = \"auto\"` recognises the layout from the columns")),
+    }
+}
+
+/// Where nothing looks like a step, a column that may hold episodes is what the message must be about.
+fn look_for_items(file: &InputFile, item: &str) -> Result<()> {
+    let is_step = |name: &str| RLLIB_COLUMNS.contains(&column::root(name));
+    if file.schema.fields().iter().any(|f| is_step(f.name())) {
+        return Ok(());
+    }
+    if let Some((_, field)) = file.schema.column_with_name(item) {
+        let found = type_name(field);
+        return Err(Error::usage(format!("found {found}, expected binary msgpack items"))
+            .file(file.name.clone())
+            .column(item));
+    }
+    match file.schema.fields().iter().as_slice() {
+        [field] if is_item_type(field.data_type()) => {
+            let name = field.name();
+            let error = Error::usage(format!("found no steps, but a binary column `{}`", visible(name)));
+            let hint = format!("if it holds episodes that RLlib packed: `[input] columns = {{ {ITEM} = {name:?} }}`");
+            Err(error.file(file.name.clone()).hint(hint))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -91,6 +111,9 @@ fn recognise(job: &Job, rows: &RowMap) -> Result<(Layout, String)> {
     let has = |canonical: &'static str| file.schema.column_with_name(user_name(canonical)).is_some();
     if type_of(user_name(ITEM)).is_some_and(is_item_type) && !has(column::OBS) {
         return Ok((Layout::RllibEpisodes, format!("rllib-episodes (a binary column `{}`)", user_name(ITEM))));
+    }
+    if job.input.columns.keys().all(|ours| ours == ITEM) {
+        look_for_items(file, user_name(ITEM))?;
     }
     if RLLIB_COLUMNS.into_iter().all(has) && !has(column::T) {
         return Ok((

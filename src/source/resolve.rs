@@ -14,11 +14,14 @@
 //!
 //! An environment may truly do the same thing twice. A run that continues the last observation is therefore taken
 //! for a continuation, unless it repeats the whole episode so far (two rows or more).
+//!
+//! A log whose environments take turns has a run a row, so everything here is linear in the runs, or nearly.
 
-use std::ops::Range;
+use std::collections::HashMap;
 
 use super::index::Span;
 use super::runs::{Done, Run};
+use crate::column::ACTIONS;
 use crate::error::{Error, Result};
 use crate::job::Duplicates;
 
@@ -49,32 +52,57 @@ pub struct Resolved {
     pub tail: Option<u64>,
     /// Rows that were dropped as duplicates.
     pub duplicates: u64,
+    /// The first of them.
+    pub first_duplicate: Option<u64>,
     /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
     pub hanging: Vec<(u64, u64)>,
 }
 
-impl Resolved {
-    fn steps(&self) -> u64 {
-        self.spans.iter().map(|s| s.len).sum()
-    }
+/// An episode while its rows are put together.
+#[derive(Debug, Default)]
+struct Growing {
+    episode: Resolved,
+    /// Of each span, the step that its first row is.
+    starts: Vec<u64>,
+    steps: u64,
+    /// Where the row behind the last step stands in time.
+    tail_t: i64,
+}
 
+impl Growing {
     fn extend(&mut self, span: Span) {
-        match self.spans.last_mut() {
+        match self.episode.spans.last_mut() {
             Some(last) if last.row + last.len == span.row => last.len += span.len,
-            _ if span.len > 0 => self.spans.push(span),
+            _ if span.len > 0 => {
+                self.episode.spans.push(span);
+                self.starts.push(self.steps);
+            }
             _ => {}
         }
+        self.steps += span.len;
     }
 
     /// The global row of step `i`.
-    fn row(&self, mut i: u64) -> u64 {
-        for span in &self.spans {
-            if i < span.len {
-                return span.row + i;
-            }
-            i -= span.len;
+    fn row(&self, i: u64) -> Option<u64> {
+        let at = self.starts.partition_point(|&start| start <= i).checked_sub(1)?;
+        let row = self.episode.spans[at].row + (i - self.starts[at]);
+        (i < self.steps).then_some(row)
+    }
+
+    fn drop_rows(&mut self, row: u64, count: u64) {
+        if count > 0 {
+            self.episode.duplicates += count;
+            let first = self.episode.first_duplicate.get_or_insert(row);
+            *first = row.min(*first);
         }
-        unreachable!("callers stay below steps()")
+    }
+
+    /// A row without an action: the observation after the last step, and the episode's end where it carries flags.
+    fn end_with(&mut self, run: &Run) {
+        self.episode.tail = Some(run.span.row);
+        self.tail_t = run.t;
+        self.episode.done.terminated |= run.done.terminated;
+        self.episode.done.truncated |= run.done.truncated;
     }
 }
 
@@ -90,36 +118,43 @@ pub struct RowError {
 /// The rows whose prints [`resolve`] will ask for.
 #[must_use]
 pub fn rows_to_print(runs: &[Run], timed: bool, duplicates: Duplicates) -> Vec<Span> {
-    let tail_only = |r: &&Run| !r.tail && !r.hanging;
-    if runs.iter().filter(tail_only).count() < 2 {
+    let mut sorted: Vec<&Run> = runs.iter().filter(|r| !r.tail && !r.hanging).collect();
+    if sorted.len() < 2 {
         return Vec::new();
     }
     if !timed {
-        return runs.iter().filter(tail_only).map(|r| r.span).collect();
+        return sorted.iter().map(|r| r.span).collect();
     }
     if duplicates == Duplicates::Keep {
         return Vec::new();
     }
-    // Only where two runs cover the same t. Sorted by t, a run overlaps what came before it up to `end`.
-    let mut sorted: Vec<&Run> = runs.iter().filter(tail_only).collect();
+    // Only where runs cover the same t. Sorted by t, those that overlap form groups without a gap between them.
     sorted.sort_by_key(|r| (r.t, r.span.row));
     let mut out = Vec::new();
-    let mut end = i64::MIN;
-    for (i, run) in sorted.iter().enumerate() {
-        if run.t < end {
-            out.push(run.span);
-            // All earlier runs that reach into this one.
-            out.extend(sorted[..i].iter().filter(|r| t_range(r).end > run.t).map(|r| r.span));
+    for group in sorted.chunk_by(overlapping()) {
+        if group.len() > 1 {
+            out.extend(group.iter().map(|r| r.span));
         }
-        end = end.max(t_range(run).end);
     }
-    out.sort_by_key(|s| (s.row, s.len));
-    out.dedup();
     out
 }
 
-fn t_range(run: &Run) -> Range<i64> {
-    run.t..run.t.saturating_add(i64::try_from(run.span.len).unwrap_or(i64::MAX))
+/// Whether the next run (by `t`) starts before all that came before it in its group have ended.
+fn overlapping() -> impl FnMut(&&Run, &&Run) -> bool {
+    let mut end = i128::MIN;
+    move |before, next| {
+        end = end.max(end_t(before));
+        let overlaps = i128::from(next.t) < end;
+        if !overlaps {
+            end = i128::MIN;
+        }
+        overlaps
+    }
+}
+
+/// One past the run's last `t`.
+fn end_t(run: &Run) -> i128 {
+    i128::from(run.t) + i128::from(run.span.len)
 }
 
 /// The episodes that `runs` (all of one id, in row order) make up: one, or more where duplicates are kept.
@@ -148,17 +183,28 @@ pub fn resolve(
 
 /// Adds rewards that came while the agent did not act to its next step, or to the last one if there is none.
 fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
+    let Some(episode) = episodes.iter_mut().find(|e| !e.spans.is_empty()) else {
+        let Some(run) = hanging.first() else { return Ok(()) };
+        let error = Error::data("found a reward of an agent that never acts").column(crate::column::REWARDS);
+        return Err(RowError { error, row: run.span.row });
+    };
+    let spans = &episode.spans;
+    // Of each span, the step that its first row is.
+    let starts: Vec<u64> = spans.iter().scan(0, |sum, s| Some(std::mem::replace(sum, *sum + s.len))).collect();
+    let steps: u64 = spans.iter().map(|s| s.len).sum();
+    let in_row_order = spans.is_sorted_by_key(|s| s.row);
     for run in hanging {
         let row = run.span.row;
-        let Some(episode) = episodes.iter_mut().find(|e| !e.spans.is_empty()) else {
-            let error = Error::data("found a reward of an agent that never acts").column(crate::column::REWARDS);
-            return Err(RowError { error, row });
+        let ends_before = |s: &Span| s.row + s.len <= row + 1;
+        let next = if in_row_order {
+            spans.partition_point(ends_before)
+        } else {
+            spans.iter().position(|s| !ends_before(s)).unwrap_or(spans.len())
         };
-        let rows = episode.spans.iter().flat_map(|s| s.row..s.row + s.len);
-        let step = (0..).zip(rows).find(|(_, r)| *r > row).map_or(episode.steps() - 1, |(i, _)| i);
+        let step = spans.get(next).map_or(steps - 1, |s| starts[next] + (row + 1).saturating_sub(s.row));
         episode.hanging.push((step, row));
         // The flags of such a row are the agent's, too: it may die without having acted again.
-        if run.done.any() && step + 1 == episode.steps() {
+        if run.done.any() && step + 1 == steps {
             episode.done = run.done;
         }
     }
@@ -187,50 +233,73 @@ fn one_by_time(
     prints: &Prints<'_>,
     again: &mut Vec<Run>,
 ) -> Result<Resolved, RowError> {
-    let mut out = Resolved { t_started: runs[0].t, ..Resolved::default() };
+    let t_started = runs[0].t;
+    let mut out = Growing { episode: Resolved { t_started, ..Resolved::default() }, ..Growing::default() };
     for run in runs {
-        let end = out.t_started.saturating_add(i64::try_from(out.steps()).unwrap_or(i64::MAX));
+        // Counted from the first row, so that no `t` overflows.
+        let step = run.t.abs_diff(t_started);
+        if let Some(tail) = out.episode.tail
+            && run.t > out.tail_t
+        {
+            return Err(null_inside(tail, Some(out.tail_t)));
+        }
+        if step > out.steps {
+            return Err(gap(step - out.steps, run));
+        }
         if run.tail {
-            if out.tail.is_some() || run.t < end {
-                out.duplicates += 1; // a second record of an observation that stands there already
-            } else if run.t > end {
-                return Err(gap(end, run));
-            } else {
-                out.tail = Some(run.span.row);
+            // An observation that stands there already, as a step's or from another such row, is no step twice.
+            if out.episode.tail.is_none() && step == out.steps {
+                out.end_with(run);
+            } else if step == out.steps && duplicates == Duplicates::Keep {
+                again.push(*run);
             }
             continue;
         }
-        if run.t > end {
-            return Err(gap(end, run));
-        }
-        let overlap = u64::try_from(end - run.t).unwrap_or(0).min(run.span.len);
+        let overlap = (out.steps - step).min(run.span.len);
         if overlap > 0 && duplicates == Duplicates::Keep {
             again.push(Run { span: Span { len: overlap, ..run.span }, ..*run });
         } else {
             for i in 0..overlap {
-                let (t, row) = (run.t + i64::try_from(i).unwrap_or(i64::MAX), run.span.row + i);
-                let first = out.row(u64::try_from(t - out.t_started).unwrap_or(0));
-                same(first, row, prints).map_err(|e| RowError { error: e.t(t), row })?;
+                let (t, row) = (run.t.saturating_add_unsigned(i), run.span.row + i);
+                let located = |error: Error| RowError { error: error.t(t), row };
+                let first = out.row(step + i);
+                let first = first.ok_or_else(|| located(Error::internal("an overlap beyond the steps so far")))?;
+                same(first, row, prints).map_err(located)?;
             }
-            out.duplicates += overlap;
+            out.drop_rows(run.span.row, overlap);
         }
         if overlap < run.span.len {
-            if out.done.any() || out.tail.is_some() {
-                return Err(after_the_end(&out, run.span.row + overlap, Some(end)));
+            if out.episode.done.any() {
+                return Err(after_the_end(&out, run.span.row + overlap, run.t.checked_add_unsigned(overlap)));
             }
             out.extend(Span { row: run.span.row + overlap, len: run.span.len - overlap });
-            out.done = run.done;
+            out.episode.done = run.done;
         }
     }
-    Ok(out)
+    Ok(out.episode)
 }
 
-fn gap(end: i64, run: &Run) -> RowError {
-    let missing = run.t - end;
-    let error = Error::data(format!("t jumps from {} to {}: {missing} step(s) are missing", end - 1, run.t))
+fn gap(missing: u64, run: &Run) -> RowError {
+    let before = run.t.saturating_sub_unsigned(missing).saturating_sub(1);
+    let steps = if missing == 1 { "step is" } else { "steps are" };
+    let error = Error::data(format!("t jumps from {before} to {}: {missing} {steps} missing", run.t))
         .t(run.t)
-        .hint("an episode's t must go up by one a row; leave `t` unmapped to take rows in file order");
+        .hint("an episode's t must go up by one a row; if the column does not count steps, give it another name");
     RowError { error, row: run.span.row }
+}
+
+/// A row without an action, and steps behind it.
+fn null_inside(row: u64, t: Option<i64>) -> RowError {
+    let error = Error::data("found null, expected an action: the episode goes on after this row")
+        .column(ACTIONS)
+        .hint("only the row behind an episode's last step, which holds the last observation, may have no action");
+    RowError {
+        error: match t {
+            Some(t) => error.t(t),
+            None => error,
+        },
+        row,
+    }
 }
 
 fn same(first: u64, row: u64, prints: &Prints<'_>) -> Result<()> {
@@ -241,15 +310,11 @@ fn same(first: u64, row: u64, prints: &Prints<'_>) -> Result<()> {
         .hint("if episode ids repeat between files, give every episode its own id; identical rows would have been dropped as duplicates"))
 }
 
-fn after_the_end(so_far: &Resolved, row: u64, t: Option<i64>) -> RowError {
-    let flag = match so_far.done {
-        Done { terminated: true, .. } => "terminateds is true",
-        Done { truncated: true, .. } => "truncateds is true",
-        Done { .. } => "a row with a null action ended the episode",
-    };
+fn after_the_end(so_far: &Growing, row: u64, t: Option<i64>) -> RowError {
+    let flag = if so_far.episode.done.terminated { "terminateds" } else { "truncateds" };
     let error = Error::data(format!(
-        "the episode goes on after its end: {flag} on step {}, and other rows follow",
-        so_far.steps().max(1) - 1
+        "the episode goes on after its end: {flag} is true on step {}, and other rows follow",
+        so_far.steps.max(1) - 1
     ))
     .hint("give every episode its own id; if the rows of an episode are out of order, map its time step to `t`");
     RowError {
@@ -262,64 +327,96 @@ fn after_the_end(so_far: &Resolved, row: u64, t: Option<i64>) -> RowError {
 }
 
 fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Result<Vec<Resolved>, RowError> {
+    // One run repeats nothing, and its rows were not printed.
+    let compare = runs.iter().filter(|r| !r.tail).count() > 1;
     let mut finished = Vec::new();
-    let mut episode = Resolved::default();
-    let mut contents: Vec<u128> = Vec::new();
-    // A lone run has nothing to repeat or to continue, so its rows are not printed; see `rows_to_print`.
-    let alone = runs.iter().filter(|r| !r.tail).count() < 2;
+    let mut episode = Growing::default();
+    let mut contents = Contents::default();
     for run in runs {
         if run.tail {
-            if episode.tail.is_some() {
-                episode.duplicates += 1;
-            } else {
-                episode.tail = Some(run.span.row);
+            match episode.episode.tail {
+                Some(tail) if episode.steps == 0 => return Err(null_inside(tail, None)),
+                Some(_) => {} // the last observation once more
+                None => episode.end_with(run),
             }
             continue;
         }
+        if !compare {
+            if let Some(tail) = episode.episode.tail {
+                return Err(null_inside(tail, None));
+            }
+            episode.extend(run.span);
+            episode.episode.done = run.done;
+            continue;
+        }
         let located = |error: Error| RowError { error, row: run.span.row };
-        let to_compare = if alone { 0..0 } else { run.span.row..run.span.row + run.span.len };
-        let rows = to_compare.map(prints).collect::<Result<Vec<_>>>().map_err(located)?;
-        let ended = episode.done.any() || episode.tail.is_some();
-        let continues = match episode.spans.last() {
+        let rows =
+            (run.span.row..run.span.row + run.span.len).map(prints).collect::<Result<Vec<_>>>().map_err(located)?;
+        let ended = episode.episode.done.any() || episode.episode.tail.is_some();
+        let continues = match episode.episode.spans.last() {
             None => true,
             Some(last) => {
                 let last = prints(last.row + last.len - 1).map_err(located)?;
                 !ended && last.next_obs.is_some_and(|o| o == rows[0].obs)
             }
         };
-        let repeated = repetition(&contents, &rows).filter(|&(at, n)| {
-            let whole = at == 0 && n == contents.len() && n >= 2;
+        let repeated = contents.repeated_by(&rows).filter(|&(at, n)| {
+            let whole = at == 0 && n == contents.rows.len() && n >= 2;
             ended || whole || !continues
         });
         let dropped = match repeated {
-            None if ended => return Err(after_the_end(&episode, run.span.row, None)),
+            None if ended => return Err(beyond(&episode, run.span.row)),
             None => 0,
-            Some((_, n)) if duplicates == Duplicates::Keep => {
-                let _ = n;
-                finished.push(std::mem::take(&mut episode));
-                contents.clear();
+            Some(_) if duplicates == Duplicates::Keep => {
+                finished.push(std::mem::take(&mut episode).episode);
+                contents = Contents::default();
                 0
             }
             Some((_, n)) => n,
         };
         if ended && dropped < rows.len() && dropped > 0 {
-            return Err(after_the_end(&episode, run.span.row + dropped as u64, None));
+            return Err(beyond(&episode, run.span.row + dropped as u64));
         }
-        episode.duplicates += dropped as u64;
-        if (dropped as u64) < run.span.len {
+        episode.drop_rows(run.span.row, dropped as u64);
+        if dropped < rows.len() {
             episode.extend(Span { row: run.span.row + dropped as u64, len: run.span.len - dropped as u64 });
-            episode.done = run.done;
-            contents.extend(rows[dropped..].iter().map(|p| p.content));
+            episode.episode.done = run.done;
+            contents.extend(&rows[dropped..]);
         }
     }
-    finished.push(episode);
+    finished.push(episode.episode);
     Ok(finished)
 }
 
-/// Where `rows` repeats `contents`: the place, and for how many rows until one of them ends.
-fn repetition(contents: &[u128], rows: &[RowPrint]) -> Option<(usize, usize)> {
-    let matches = |&at: &usize| contents[at..].iter().zip(rows).all(|(a, b)| *a == b.content);
-    (0..contents.len()).find(matches).map(|at| (at, rows.len().min(contents.len() - at)))
+/// Rows that follow what ended the episode.
+fn beyond(so_far: &Growing, row: u64) -> RowError {
+    match so_far.episode.tail {
+        Some(tail) if !so_far.episode.done.any() => null_inside(tail, None),
+        _ => after_the_end(so_far, row, None),
+    }
+}
+
+/// What the rows of an episode hold, and where each content stands first.
+#[derive(Debug, Default)]
+struct Contents {
+    rows: Vec<u128>,
+    places: HashMap<u128, Vec<usize>>,
+}
+
+impl Contents {
+    fn extend(&mut self, rows: &[RowPrint]) {
+        for row in rows {
+            self.places.entry(row.content).or_default().push(self.rows.len());
+            self.rows.push(row.content);
+        }
+    }
+
+    /// Where `rows` repeats them: the place, and for how many rows until one of both ends.
+    fn repeated_by(&self, rows: &[RowPrint]) -> Option<(usize, usize)> {
+        let matches = |&&at: &&usize| self.rows[at..].iter().zip(rows).all(|(a, b)| *a == b.content);
+        let at = *self.places.get(&rows.first()?.content)?.iter().find(matches)?;
+        Some((at, rows.len().min(self.rows.len() - at)))
+    }
 }
 
 #[cfg(test)]
@@ -360,9 +457,84 @@ mod tests {
     }
 
     #[test]
+    fn the_ends_of_time_do_not_overflow() {
+        let runs = [run(0, 1, i64::MIN, false), run(1, 1, 1, false), run(2, 1, i64::MAX, false)];
+        let error = resolve(&runs, true, DROP, &prints(&[], &[])).unwrap_err();
+        assert!(error.error.what().ends_with("steps are missing"), "{}", error.error);
+        let runs = [run(0, 1, i64::MAX, false), run(1, 1, i64::MAX, false)];
+        let out = resolve(&runs, true, DROP, &prints(&[1, 1], &[0; 2])).unwrap();
+        assert_eq!((out[0].spans.len(), out[0].duplicates), (1, 1));
+    }
+
+    fn tail(row: u64, t: i64, terminated: bool) -> Run {
+        Run { tail: true, ..run(row, 1, t, terminated) }
+    }
+
+    #[test]
+    fn the_row_behind_the_last_step() {
+        for timed in [true, false] {
+            // Nothing is printed for a lone run; RLDS sets the flag on the row that holds no step.
+            let out = resolve(&[run(0, 3, 0, false), tail(3, 3, true)], timed, DROP, &prints(&[], &[])).unwrap();
+            assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 3)]], Some(3)));
+            assert_eq!((out[0].done.terminated, out[0].duplicates), (true, 0));
+            // In the middle it is a null where an action should be.
+            let runs = [run(0, 2, 0, false), tail(2, 2, false), run(3, 2, 3, true)];
+            let error = resolve(&runs, timed, DROP, &prints(&[1, 2, 3, 4, 5], &[0, 1, 2, 3, 4])).unwrap_err();
+            assert_eq!((error.row, error.error.place().column.as_deref()), (2, Some("actions")));
+            let all = [tail(0, 0, false), tail(1, 1, false)];
+            assert_eq!(resolve(&all, timed, DROP, &prints(&[], &[])).unwrap_err().row, 0);
+        }
+    }
+
+    #[test]
+    fn episodes_recorded_twice_keep_their_last_observations() {
+        let runs = [run(0, 2, 0, true), tail(2, 2, false), run(3, 2, 0, true), tail(5, 2, false)];
+        let (contents, obs) = ([1, 2, 0, 1, 2, 0], [0, 1, 2, 0, 1, 2]);
+        for timed in [true, false] {
+            let kept = resolve(&runs, timed, Duplicates::Keep, &prints(&contents, &obs)).unwrap();
+            assert_eq!(kept.iter().map(|e| e.tail).collect::<Vec<_>>(), [Some(2), Some(5)], "timed: {timed}");
+            let once = resolve(&runs, timed, DROP, &prints(&contents, &obs)).unwrap();
+            assert_eq!((once.len(), once[0].duplicates, once[0].first_duplicate), (1, 2, Some(3)));
+        }
+    }
+
+    #[test]
+    fn rewards_of_agents_that_do_not_act_go_to_the_next_step() {
+        let hanging = |row| Run { hanging: true, ..run(row, 1, 0, false) };
+        let runs = [hanging(0), run(1, 2, 0, false), hanging(3), hanging(4), run(5, 3, 0, false), hanging(8)];
+        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None });
+        let out = resolve(&runs, false, DROP, &print).unwrap();
+        assert_eq!(out[0].hanging, [(0, 0), (2, 3), (2, 4), (4, 8)]);
+        let many: Vec<Run> =
+            (0..200_000).map(|row| if row % 2 == 0 { run(row, 1, 0, false) } else { hanging(row) }).collect();
+        assert_eq!(resolve(&many, false, DROP, &print).unwrap()[0].hanging.len(), 100_000);
+    }
+
+    #[test]
+    fn only_overlapping_runs_are_printed() {
+        let runs = [run(0, 3, 0, false), run(3, 3, 3, false), run(6, 2, 4, false), run(8, 1, 6, true)];
+        let rows = rows_to_print(&runs, true, DROP);
+        assert_eq!(rows.iter().map(|s| s.row).collect::<Vec<_>>(), [3, 6]);
+        // A run a row, all at the same t: linear, and each row once.
+        let same: Vec<Run> = (0..100_000).map(|row| run(row, 1, 0, false)).collect();
+        assert_eq!(rows_to_print(&same, true, DROP).len(), 100_000);
+    }
+
+    #[test]
+    fn a_run_a_row_is_resolved_in_time() {
+        let n = 200_000_i64;
+        let back: Vec<Run> = (0..n).map(|i| run(u64::try_from(i).unwrap(), 1, n - 1 - i, i == 0)).collect();
+        let out = resolve(&back, true, DROP, &prints(&[], &[])).unwrap();
+        assert_eq!(out[0].spans.len(), 200_000);
+        let forth: Vec<Run> = (0..200_000).map(|row| run(row * 2, 1, 0, false)).collect();
+        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None });
+        assert_eq!(resolve(&forth, false, DROP, &print).unwrap()[0].spans.len(), 200_000);
+    }
+
+    #[test]
     fn a_gap_is_an_error() {
         let error = resolve(&[run(0, 2, 0, false), run(2, 1, 4, true)], true, DROP, &prints(&[], &[])).unwrap_err();
-        assert_eq!(error.error.what(), "t jumps from 1 to 4: 2 step(s) are missing");
+        assert_eq!(error.error.what(), "t jumps from 1 to 4: 2 steps are missing");
         assert_eq!(error.row, 2);
     }
 
@@ -395,7 +567,7 @@ mod tests {
         // A corridor where the same thing happens at every step, recorded one row a file: obs 5 -> 6 is never equal
         // to the next row's 5, so rows that repeat are dropped; where the observation does continue, they stay.
         let runs = [run(0, 1, 0, false), run(1, 1, 0, false)];
-        let still = |row: u64| Ok(RowPrint { content: 7, obs: 5, next_obs: Some(5), ..prints(&[7, 7], &[5, 5])(row)? });
+        let still = |row: u64| Ok(RowPrint { next_obs: Some(5), ..prints(&[7, 7], &[5, 5])(row)? });
         assert_eq!(spans(&resolve(&runs, false, DROP, &still).unwrap()), [[(0, 2)]]);
         let out = resolve(&runs, false, DROP, &prints(&[7, 7], &[5, 5])).unwrap();
         assert_eq!((spans(&out), out[0].duplicates), (vec![vec![(0, 1)]], 1));
@@ -417,7 +589,7 @@ mod tests {
         let out = resolve(&[run(0, 5, 0, false), tail], false, DROP, &unprinted).unwrap();
         assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 5)]], Some(5)));
         let error = resolve(&[tail, run(6, 5, 0, false)], false, DROP, &unprinted).unwrap_err();
-        assert!(error.error.what().contains("goes on after its end"), "{}", error.error);
+        assert!(error.error.what().contains("the episode goes on after this row"), "{}", error.error);
     }
 
     #[test]

@@ -83,6 +83,20 @@ impl RowMap {
         error.file(file.name.clone()).row_group(group.row_group).row(in_file)
     }
 
+    /// The global row that an error with a file and a row of it is about.
+    #[must_use]
+    pub fn row_of(&self, error: &Error) -> Option<u64> {
+        let place = error.place();
+        let (file, row) = (place.file.as_deref()?, place.row?);
+        let at = self.files.iter().position(|f| f.name == file)?;
+        let group = self.groups.iter().rfind(|g| {
+            let first = self.files[g.file].row_groups[g.row_group].first_row;
+            g.file == at && first <= row
+        })?;
+        let first = self.files[at].row_groups[group.row_group].first_row;
+        (row - first < group.rows).then_some(group.first_row + (row - first))
+    }
+
     /// "file, row n" of a global row, for reports.
     #[must_use]
     pub fn describe(&self, row: u64) -> String {

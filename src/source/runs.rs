@@ -119,13 +119,13 @@ impl Runs {
     fn push(&mut self, run: Run, timed: bool) {
         if let Some(last) = self.runs.last_mut() {
             let end = last.span.row + last.span.len;
-            let end_t = last.t.saturating_add(i64::try_from(last.span.len).unwrap_or(i64::MAX));
+            let end_t = last.t.checked_add_unsigned(last.span.len);
             let goes_on = last.episode == run.episode
                 && end == run.span.row
                 && !last.done.any()
                 && !last.tail
                 && !(run.tail || run.hanging || last.hanging);
-            if goes_on && (!timed || end_t == run.t) {
+            if goes_on && (!timed || end_t == Some(run.t)) {
                 last.span.len += run.span.len;
                 last.done = run.done;
                 return;

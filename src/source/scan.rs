@@ -168,7 +168,7 @@ impl Batch {
         let flags = |name: &Option<String>, canonical| {
             optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
         };
-        let nulls = |name: &str| batch.column_by_name(name).and_then(|a| a.logical_nulls());
+        let nulls = |name: &str| batch.column_by_name(name).and_then(Array::logical_nulls);
         let extras = columns.extras.iter().enumerate();
         Ok(Self {
             len: batch.num_rows(),
@@ -203,7 +203,8 @@ impl Batch {
                     truncated: self.flag(self.truncateds.as_ref(), column::TRUNCATEDS, i, tail)?,
                 },
                 tail,
-                hanging: tail && null(&self.obs_nulls, i),
+                // Only among several agents there is one that does not act for a while.
+                hanging: tail && self.agents.is_some() && null(&self.obs_nulls, i),
             };
             if self.agents.is_some() && !tail {
                 for (extra, nulls) in &self.extras {
@@ -247,7 +248,10 @@ impl Batch {
 
     fn flag(&self, flags: Option<&BooleanArray>, name: &str, i: usize, tail: bool) -> Result<bool, (usize, Error)> {
         match flags {
-            Some(f) if f.is_null(i) && !tail => Err(self.null("true or false", name, i)),
+            Some(f) if f.is_null(i) && !tail => {
+                let (row, error) = self.null("true or false", name, i);
+                Err((row, error.hint("fill it with false where the episode goes on")))
+            }
             Some(f) => Ok(!f.is_null(i) && f.value(i)),
             None => Ok(false),
         }

@@ -104,7 +104,8 @@ impl Unified {
 const NEEDED: [&str; 4] = [column::EPS_ID, column::OBS, column::ACTIONS, column::REWARDS];
 
 /// Columns that a file may lack even if others have them.
-const MAY_LACK: [&str; 5] = [column::AGENT_ID, column::MODULE_ID, column::T, column::ENV_T, column::INFOS];
+/// (Not `t`: without it, rows of the same episode in several files could not be told from repetitions.)
+const MAY_LACK: [&str; 4] = [column::AGENT_ID, column::MODULE_ID, column::ENV_T, column::INFOS];
 
 /// Files whose top-level fields are equal.
 struct Group {

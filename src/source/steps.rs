@@ -7,7 +7,7 @@ use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
 use super::agents;
-use super::blocks::{Block, BlockData, Blocks, Piece};
+use super::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
 use super::file::InputFile;
 use super::index::{Entry, Index, Span};
 use super::ingest;
@@ -222,10 +222,19 @@ impl StepsSource {
         if episode.duplicates > 0 {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
+            index.oddities.first_duplicate =
+                [index.oddities.first_duplicate, episode.first_duplicate].into_iter().flatten().min();
             if options.duplicates == Duplicates::Fail {
-                return Err(Error::data(format!("{} row(s) of the episode were recorded twice", episode.duplicates))
-                    .episode(id.to_string())
-                    .hint("`input.duplicates = \"drop\"` keeps one of each"));
+                let what = match episode.duplicates {
+                    1 => "1 row of the episode repeats an earlier one".to_owned(),
+                    n => format!("{n} rows of the episode repeat earlier ones"),
+                };
+                let error = Error::data(what).episode(id.to_string());
+                let error = error.hint("`input.duplicates = \"drop\"` keeps one of each");
+                return Err(match episode.first_duplicate {
+                    Some(row) => self.rows.locate(row, error),
+                    None => error,
+                });
             }
         }
         let mut done = episode.done;
@@ -288,7 +297,8 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
             _ if next.is_empty() => {}
             Some((_, found)) if found == ty => {}
             Some((_, found)) => {
-                return Err(Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected));
+                let error = Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected);
+                return Err(error.hint("cast one of them before, so that both have one type and shape"));
             }
             None => return Err(Error::usage(format!("`{name}` is recorded, but `{expected}` is not")).column(expected)),
         }
@@ -301,12 +311,7 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
 
 impl Shape {
     /// The leaves of a batch in the order of [`Self::leaves`], and the rows that are null.
-    fn decode(
-        &self,
-        file: &InputFile,
-        batch: &RecordBatch,
-        row_in_file: u64,
-    ) -> Result<(Columns, Vec<(Arc<str>, NullBuffer)>)> {
+    fn decode(&self, file: &InputFile, batch: &RecordBatch, row_in_file: u64) -> Result<(Columns, Vec<LeafNulls>)> {
         let rows = batch.num_rows();
         let mut found: Vec<Option<Tensor>> = vec![None; self.leaves.len()];
         let mut nulls = Vec::new();
@@ -381,6 +386,13 @@ impl Source for StepsSource {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
         let scanned = scan::scan(&self.rows, &self.scan, progress)?;
         self.entries(&scanned, options, &mut index)?;
+        if index.steps_read == 0 {
+            let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
+            return Err(self
+                .rows
+                .locate(0, error)
+                .hint("a row without an action is the one behind an episode's last step"));
+        }
         Ok(index)
     }
 
@@ -431,7 +443,7 @@ struct Assembly<'a> {
 }
 
 /// The columns and nulls of a block of steps.
-fn parts(block: &Block) -> Result<(&Columns, &[(Arc<str>, NullBuffer)])> {
+fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
     match &block.data {
         BlockData::Steps { columns, nulls } => Ok((columns, nulls)),
         BlockData::Items(_) => Err(Error::internal("a block of items among steps")),
@@ -439,7 +451,7 @@ fn parts(block: &Block) -> Result<(&Columns, &[(Arc<str>, NullBuffer)])> {
 }
 
 /// Whether a block's row lacks its recorded next observation.
-fn next_obs_is_null(nulls: &[(Arc<str>, NullBuffer)], row: usize) -> bool {
+fn next_obs_is_null(nulls: &[LeafNulls], row: usize) -> bool {
     nulls.iter().any(|(name, nulls)| root(name) == NEXT_OBS && nulls.is_null(row))
 }
 
@@ -483,8 +495,10 @@ impl<'a> Assembly<'a> {
                         (here.null_count() > 0).then(|| (0..piece.len).find(|&i| here.is_null(i))).flatten()
                     {
                         let row = piece.block.first_row + (piece.start + i) as u64;
-                        let error = Error::data("found null, expected a value in every row").column(name.to_string());
-                        return Err(self.source.rows.locate(row, error).episode(entry.id.to_string()));
+                        let error = Error::data("found null, expected a value in every row")
+                            .column(name.to_string())
+                            .hint("fill it in, or leave the episode out of the input");
+                        return Err(self.source.rows.locate(row, error));
                     }
                 }
                 if self.shape().has_next_obs() {

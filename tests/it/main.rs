@@ -1,4 +1,14 @@
 //! All tests that look at gristmill from outside, in one binary.
 
+mod architecture;
+mod bad_files;
+mod bad_items;
+mod bad_job;
+mod bad_rows;
 mod cli;
+mod determinism;
+mod golden;
 mod job;
+mod layouts;
+mod output;
+mod support;

@@ -24,6 +24,9 @@ REFUSALS = [
 ]
 
 
+ADVANTAGES = ("advantages", "value_targets")
+
+
 def expected(recording, episodes, run):
     """`{mode: batch, exception, or None where only a refusal will do}`.
 
@@ -39,7 +42,23 @@ def expected(recording, episodes, run):
     fixed = _with_tuples(
         recording, episodes, lambda fresh: run(lambda: _renamed(_repaired(recording, _in_time_order(fresh()))))
     )
+    if isinstance(fixed, dict) and not np.isfinite(fixed.get("returns_to_go", 0.0)).all():
+        del fixed["returns_to_go"]  # SciPy multiplies an infinite reward by 0 and carries the NaN on; see judge()
+    if isinstance(fixed, dict) and "advantages" in fixed:
+        fixed = _standardised_over_real_steps(fixed)
     return {"rllib-2.60": literal, "correct": fixed}
+
+
+def _standardised_over_real_steps(batch):
+    """RLlib standardises over the extra steps, too. What stands in those is masked and compared with nothing."""
+    real = batch["loss_mask"]
+    if not np.isfinite(batch["value_targets"]).all():
+        # In RLlib 0 * NaN runs over into the episode before. Nothing to learn from: left out, see judge().
+        return {k: v for k, v in batch.items() if k not in ADVANTAGES}
+    raw = (batch["value_targets"] - batch["vf_preds"])[real]
+    advantages = np.zeros_like(batch["advantages"])
+    advantages[real] = (raw - raw.mean()) / max(1e-4, raw.std())
+    return {**batch, "advantages": advantages, "value_targets": np.where(real, batch["value_targets"], np.float32(0))}
 
 
 def where_rllib_raises(recording, episodes, run):
@@ -47,6 +66,7 @@ def where_rllib_raises(recording, episodes, run):
     return [
         _with_tuples(recording, episodes, lambda fresh: run(lambda: _without_empty(recording, _numbered(fresh())))),
         _with_tuples(recording, episodes, lambda fresh: run(lambda: _repaired(recording, _numbered(fresh())))),
+        _with_tuples(recording, episodes, lambda fresh: run(lambda: _without_empty(recording, fresh()))),
     ]
 
 
@@ -56,7 +76,22 @@ def _with_tuples(recording, episodes, of):
         batch = of(episodes)
         if recording.layout != "rllib-episodes" or not isinstance(batch, Exception):
             return batch
-    return of(lambda: copy.deepcopy(recording.episodes))
+    return of(lambda: _readable(copy.deepcopy(recording.episodes)))
+
+
+def _readable(episodes):
+    """Tuples of equal parts as the array that RLlib makes of them, in columns where no buffer is finalized."""
+    def columns(episode):
+        return {"obs": episode.observations, "actions": episode.actions, **episode.extra_model_outputs}
+
+    kept = {k for e in episodes for k, b in columns(e).items() if isinstance(b.data, tuple)}
+    for episode in episodes:
+        for name, buffer in columns(episode).items():
+            if name not in kept and not buffer.finalized and buffer.data and isinstance(buffer.data[0], tuple):
+                if not any(isinstance(p, (dict, tuple)) for p in buffer.data[0]):
+                    if len({np.shape(part) for part in buffer.data[0]}) == 1:
+                        buffer.data = [np.array(parts) for parts in buffer.data]
+    return episodes
 
 
 def _numbered(episodes):
@@ -122,8 +157,8 @@ def _give_look_back(episode, episodes):
     buffer.lookback = 1
 
 
-def judge(recording, wanted, got, differences):
-    """Problems, a line each. `wanted`: batches that are right, or exceptions. `got`: `(batch, None)` or `(None, message)`."""
+def judge(recording, mode, wanted, got, differences):
+    """Problems, a line each. `wanted`: right batches, or exceptions. `got`: `(batch, None)` or `(None, message)`."""
     batch, message = got
     batches = [w for w in wanted if not isinstance(w, Exception)]
     if message is not None:
@@ -136,6 +171,19 @@ def judge(recording, wanted, got, differences):
         return [f"refuses: {message}"]
     if not batches:
         return [f"accepts what RLlib cannot do even when repaired: {wanted[0]!r}"]
+    if {"empty episode", "colliding ids"} <= recording.facts and mode == "rllib-2.60":
+        return []  # see README.md: RLlib's columns disagree about where an empty chunk's key stands
+    if {} in batches and all(len(column) == 0 for column in batch.values()):
+        return []  # no step at all: RLlib has an empty dict, gristmill columns without rows
+    if mode == "correct" and not any("returns_to_go" in want for want in batches):
+        batch = {k: v for k, v in batch.items() if k != "returns_to_go"}
+    if mode == "correct" and "advantages" in batch:
+        known = any("advantages" in want for want in batches)
+        batch = {
+            k: np.where(batch["loss_mask"], v, np.float32(0)) if k in ADVANTAGES else v
+            for k, v in batch.items()
+            if known or k not in ADVANTAGES
+        }
     found = [_without_narrowed(recording, batch, want, differences) for want in batches]
     return [] if [] in found else found[0]
 

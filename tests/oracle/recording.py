@@ -22,6 +22,8 @@ class Recording:
     max_seq_len: int | None
     initial_state: object
     """None, a state leaf `{shape, dtype, fill}`, or a dict of them."""
+    specs: dict
+    """What each column is recorded as."""
     state_spec: object
     """What `state_out` is recorded as, or None."""
     facts: set = dataclasses.field(default_factory=set)
@@ -41,13 +43,13 @@ def make(rng, layout):
         obs, actions = _flat_dict(obs), _flat_dict(actions)
         extras = {k: v for k, v in extras.items() if not isinstance(v, dict)}
         state = state if isinstance(state, Leaf) and state.shape else None
-    recording = Recording(layout, [], stateful, max_seq_len, None, state)
+    recording = Recording(layout, [], stateful, max_seq_len, None, {}, state)
     if stateful:
         recording.initial_state = _initial_state(rng, state)
     if state is not None:
         extras["state_out"] = state
-    specs = {"obs": obs, "actions": actions, "rewards": rewards, **extras}
-    _episodes(rng, recording, specs)
+    recording.specs = {"obs": obs, "actions": actions, "rewards": rewards, **extras}
+    _episodes(rng, recording)
     return recording
 
 
@@ -114,7 +116,7 @@ def _flat_dict(spec):
     return {name: one for name, one in zip("ba", [*flat, Leaf("float32", (2,)), Leaf("uint8", (3,))])}
 
 
-def _episodes(rng, recording, specs):
+def _episodes(rng, recording):
     count = int(rng.integers(1, 7))
     seq_len = recording.max_seq_len or 4
     columns = recording.layout != "rllib-episodes"
@@ -129,7 +131,7 @@ def _episodes(rng, recording, specs):
         length = int(rng.choice([0, 1, seq_len - 1, seq_len, seq_len + 1, int(rng.integers(1, 3 * seq_len + 2))]))
         if columns or rng.random() < 0.75:
             length = max(length, 1)
-        own = dict(specs)
+        own = dict(recording.specs)
         if mixed and rng.random() < 0.5:
             name = str(rng.choice(list(own)))
             own[name] = values.with_other_dtype(own[name], rng)

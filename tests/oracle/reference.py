@@ -1,13 +1,15 @@
 """The batch that RLlib's own learner pipeline makes of whole episodes in one call."""
 
-import copy, os, traceback
+import copy
 
 import gymnasium as gym
 import numpy as np
 import torch
 from ray.rllib.algorithms import appo, bc, cql, dqn, impala, iql, marwil, ppo, sac
 from ray.rllib.connectors import learner as pieces
+from ray.rllib.connectors.learner.compute_returns_to_go import ComputeReturnsToGo
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
@@ -28,10 +30,13 @@ AS_LEARNER = {
 
 
 def module(recording):
-    """A module that is nothing but its initial state."""
+    """A module that is nothing but its initial state and recorded value predictions."""
     state = _initial_state(recording) if recording.stateful else None
 
-    class Module(TorchRLModule):
+    class Module(TorchRLModule, ValueFunctionAPI):
+        def compute_values(self, batch, embeddings=None):
+            return batch["vf_preds"]
+
         def is_stateful(self):
             return state is not None
 
@@ -67,24 +72,27 @@ def _initial_state(recording):
     return zeros(recording.state_spec) if recording.initial_state is None else told(recording.initial_state)
 
 
-def pipeline(algorithm, custom, add_default):
+def pipeline(pipe):
     """What `config.build_learner_connector()` builds; for DQN with what `DQNLearner.build()` adds to it."""
-    config = CONFIGS[algorithm]().learners(num_learners=0, num_aggregator_actors_per_learner=0)
-    config.add_default_connectors_to_learner_pipeline = add_default
-    config._learner_connector = (lambda *spaces: [_piece(name) for name in custom]) if custom else None
+    config = CONFIGS[pipe.algorithm]().learners(num_learners=0, num_aggregator_actors_per_learner=0)
+    config.add_default_connectors_to_learner_pipeline = pipe.add_default
+    config.gamma, config.lambda_ = pipe.gamma, pipe.lambda_
+    config._learner_connector = (lambda *spaces: [_piece(name, pipe) for name in pipe.custom]) if pipe.custom else None
     built = config.build_learner_connector(*SPACES)
-    if algorithm == "DQN" and add_default:
+    if pipe.algorithm == "DQN" and pipe.add_default:
         built.insert_after(
             pieces.AddObservationsFromEpisodesToBatch, pieces.AddNextObservationsFromEpisodesToTrainBatch()
         )
     return built
 
 
-def _piece(name):
+def _piece(name, pipe):
+    if name == "ComputeReturnsToGo":
+        return ComputeReturnsToGo(gamma=pipe.gamma)
     return getattr(pieces, name)(**({"as_learner_connector": True} if name in AS_LEARNER else {}))
 
 
-def batch(recording, episodes, algorithm, custom, add_default):
+def batch(recording, episodes, pipe):
     """`{column: array}` with nested columns joined by `/`, or the exception that RLlib raises.
 
     `episodes`: a function that gives them, for they may raise as well.
@@ -94,12 +102,11 @@ def batch(recording, episodes, algorithm, custom, add_default):
         for episode in episodes:
             if not episode.is_numpy:
                 episode.to_numpy()
-        out = pipeline(algorithm, custom, add_default)(
+        out = pipeline(pipe)(
             rl_module=module(recording), batch={}, episodes=episodes, shared_data={}, metrics=None
         )
         return {k.split("/", 1)[1]: _array(v) for k, v in flatten(out)}
-    except Exception as error:
-        if os.environ.get("TB"): traceback.print_exc()  # Whatever RLlib raises is an outcome.
+    except Exception as error:  # Whatever RLlib raises is an outcome.
         return error
 
 

@@ -53,7 +53,11 @@ def job_of(rec, pipe, rng):
     else:
         job["learner"]["add_default_connectors_to_learner_pipeline"] = False
     if pipe.custom:
-        job["learner"]["connectors"] = [{"type": name} for name in pipe.custom]
+        job["learner"]["connectors"] = [
+            {"type": name, **({"gamma": pipe.gamma} if name == pipelines.RETURNS else {})} for name in pipe.custom
+        ]
+    if pipe.algorithm == "MARWIL":
+        job["learner"].update(gamma=pipe.gamma, lambda_=pipe.lambda_)
     return job
 
 
@@ -82,7 +86,7 @@ def one(seed, gristmill, folder):
     job = job_of(rec, pipe, rng)
 
     def rllib(eps):
-        return reference.batch(rec, eps, pipe.algorithm, pipe.custom, pipe.add_default)
+        return reference.batch(rec, eps, pipe)
 
     want = outcome.expected(rec, episodes, rllib)
     problems = []
@@ -92,7 +96,7 @@ def one(seed, gristmill, folder):
         if mode == "rllib-2.60" and isinstance(batch, Exception):
             # RLlib raises: going on is right only if it goes on as documented for `correct`.
             wanted += [*outcome.where_rllib_raises(rec, episodes, rllib), want["correct"]]
-        problems += [f"{mode}: {p}" for p in outcome.judge(rec, wanted, got, shards.differences)]
+        problems += [f"{mode}: {p}" for p in outcome.judge(rec, mode, wanted, got, shards.differences)]
     raised = {m: repr(b)[:150] for m, b in want.items() if isinstance(b, Exception)}
     return problems, f"{rec.layout}, {pipe}, stateful={rec.stateful}, facts={sorted(rec.facts)}, RLlib raised {raised}"
 

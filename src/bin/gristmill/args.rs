@@ -16,7 +16,7 @@ Examples:
   gristmill convert --input logs/ --output shards/    convert with all defaults
   gristmill plan job.toml                             check a job, show what will come out
   gristmill convert job.toml                          run it
-  gristmill connectors FrameStacking                  the options of one connector
+  gristmill connectors NumpyToTensor                  the options of one connector
 
 Exit codes: 0 success; 1 the data failed a check; 2 the command, job or input is wrong;
 3 the surroundings failed (disk full, permission).")]
@@ -52,7 +52,7 @@ pub struct JobArgs {
     #[arg(value_name = "JOB")]
     pub job: Option<PathBuf>,
 
-    /// File, glob, directory or URL to read instead of the job's `input.paths`. May be repeated.
+    /// File, glob or directory to read instead of the job's `input.paths`. May be repeated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub input: Vec<String>,
 
@@ -85,7 +85,7 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// Memory to stay under, such as 4GiB, 500MB or a number of bytes.
+    /// Memory to stay under, such as 4GiB, 500MB or a number of bytes. What is read ahead takes a quarter of it at most.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_limit: Option<u64>,
 
@@ -119,7 +119,7 @@ pub struct PlanArgs {
 #[command(after_help = "\
 Examples:
   gristmill connectors
-  gristmill connectors FrameStacking")]
+  gristmill connectors AddTimeDimToBatchAndZeroPad")]
 pub struct ConnectorsArgs {
     /// Name of a connector, as in the job's `type`.
     #[arg(value_name = "NAME")]

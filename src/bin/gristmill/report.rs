@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gristmill::error::{Error, Kind, Place};
+use gristmill::error::{Error, Kind, Place, visible};
 use gristmill::job::Job;
 use gristmill::plan::Plan;
 use gristmill::run::Report;
@@ -141,18 +141,7 @@ pub fn converted(report: &Report) -> String {
         out.push_str("\n  no rows: the recording has no steps\n");
     }
 
-    let mut odd = Vec::new();
-    if report.duplicates_dropped > 0 {
-        let n = report.duplicates_dropped;
-        odd.push(format!("{} recorded again {} left out", count(n, "episode"), if n == 1 { "was" } else { "were" }));
-    }
-    if report.discontinuities > 0 {
-        let n = report.discontinuities;
-        let (has, step) = if n == 1 { ("has", "step") } else { ("have", "steps") };
-        odd.push(format!("{} {step} {has} a `new_obs` that is not the next step's `obs`", thousands(n)));
-    }
-    odd.extend(report.problems.iter().cloned());
-    section(&mut out, "odd", &odd);
+    section(&mut out, "odd", &report.problems);
 
     let repairs: Vec<[String; 2]> =
         report.repairs.iter().filter(|(_, n)| **n > 0).map(|(what, n)| [count(*n, "row"), what.clone()]).collect();
@@ -223,8 +212,8 @@ fn section(out: &mut String, title: &str, lines: &[String]) {
     }
 }
 
-fn pairs(columns: &[(String, String)]) -> Vec<[&str; 2]> {
-    columns.iter().map(|(name, ty)| [name.as_str(), ty.as_str()]).collect()
+fn pairs(columns: &[(String, String)]) -> Vec<[String; 2]> {
+    columns.iter().map(|(name, ty)| [visible(name), ty.clone()]).collect()
 }
 
 /// Lines of cells, padded so that columns align.
@@ -237,6 +226,21 @@ pub fn table<const N: usize, S: AsRef<str>>(rows: &[[S; N]], indent: &str) -> St
         let _ = writeln!(out, "{indent}{}", cells.join("  ").trim_end());
     }
     out
+}
+
+/// `text` in lines of at most `width` characters, each behind `indent`; a longer word has a line of its own.
+pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.join("\n") + "\n"
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
@@ -328,7 +332,7 @@ mod tests {
             steps_in: 12_000,
             duplicates_dropped: 2,
             discontinuities: 1,
-            problems: vec!["5 episodes are unfinished".to_owned()],
+            problems: vec!["7 steps recorded twice were dropped".to_owned(), "5 episodes are unfinished".to_owned()],
             modules: IndexMap::from([("default_policy".to_owned(), module)]),
             repairs: IndexMap::from([("integer rewards".to_owned(), 7), ("nothing".to_owned(), 0)]),
             seconds: 0.5,
@@ -345,8 +349,7 @@ wrote   shards
     obs          float32[4]
     terminateds  bool
 
-odd     2 episodes recorded again were left out
-        1 step has a `new_obs` that is not the next step's `obs`
+odd     7 steps recorded twice were dropped
         5 episodes are unfinished
 
 repaired, where RLlib 2.60 would have given something else (compat = \"rllib-2.60\" keeps it)

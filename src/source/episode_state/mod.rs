@@ -127,7 +127,10 @@ fn integer(cursor: &mut Cursor<'_>, what: &str) -> Result<i64> {
         }
         _ => None,
     };
-    found.ok_or_else(|| Error::data(format!("`{what}` is {}, expected an int", leaf.describe())))
+    found.ok_or_else(|| match leaf {
+        Leaf::UInt(n) => Error::data(format!("`{what}` is {n}, expected an int of 64 bits")),
+        _ => Error::data(format!("`{what}` is {}, expected an int", leaf.describe())),
+    })
 }
 
 fn count(cursor: &mut Cursor<'_>, what: &str) -> Result<usize> {

@@ -229,13 +229,14 @@ impl LeafTypes {
         let name = || self.tree.name(mine.node);
         if let Some(known) = mine.shape.as_ref().filter(|known| **known != shape) {
             let what = format!("rows of shape {shape:?}, other items have {known:?}");
-            return Err(Error::data(what).column(name()));
+            let hint = "rows of one column need one shape: pad them, or convert the recordings apart";
+            return Err(Error::data(what).column(name()).hint(hint));
         }
         let both = mine.dtypes | dtypes;
         if union(both).is_none() {
             let show = |set: u16| union(set).map_or_else(|| "nothing".to_owned(), |d| d.to_string());
             let what = format!("{} values, other items have {}", show(dtypes), show(mine.dtypes));
-            return Err(Error::data(what).column(name()));
+            return Err(Error::data(what).column(name()).hint("convert the recordings apart"));
         }
         Ok(both)
     }

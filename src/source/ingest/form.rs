@@ -239,6 +239,8 @@ pub fn type_name(field: &Field) -> String {
             format!("dictionary of {}", type_name(&Field::new("", value.as_ref().clone(), true)))
         }
         DataType::FixedSizeBinary(n) => format!("fixed-size binary[{n}]"),
+        DataType::Map(..) => "map".to_owned(),
+        DataType::ListView(item) | DataType::LargeListView(item) => format!("list view<{}>", type_name(item)),
         ty if is_text(ty) => "text".to_owned(),
         ty => DType::from_arrow(ty).map_or_else(|| ty.to_string(), |d| d.to_string()),
     }

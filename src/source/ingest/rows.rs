@@ -189,12 +189,19 @@ pub(super) fn variable(array: &ArrayRef, shape: &[usize], rows: &Rows) -> Result
 
 /// The shape of an array of one row.
 pub(super) fn variable_shape(row: &ArrayRef) -> Result<Vec<usize>> {
-    let (_, shapes) = variable_parts(row)?;
+    let (data, shapes) = variable_parts(row)?;
     let dims = shapes_of(&shapes, None).map_err(|_| null_inside())?;
-    dims.values()
+    let shape = dims
+        .values()
         .iter()
         .map(|&d| usize::try_from(d).map_err(|_| Error::data(format!("found a dimension of {d}"))))
-        .collect()
+        .collect::<Result<Vec<_>>>()?;
+    // What the shape claims must be there.
+    let elements = level(data.as_ref(), None).map_err(|_| null_inside())?.len;
+    if shape.iter().try_fold(1, |n: usize, d| n.checked_mul(*d)) != Some(elements) {
+        return Err(Error::data(format!("found {elements} elements, expected those of shape {}", show(&shape))));
+    }
+    Ok(shape)
 }
 
 fn variable_parts(array: &ArrayRef) -> Result<(ArrayRef, ArrayRef)> {

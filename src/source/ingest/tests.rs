@@ -288,6 +288,11 @@ fn variable_shaped_tensors_are_accepted_when_they_do_not_vary() {
         assert_eq!(e.what(), format!("found shape {found}, expected [2, 1] as in the rows before it"));
         assert_eq!(e.place().row, Some(101));
     }
+    // A shape that the data do not bear out, or that no number holds.
+    for shape in [&[3, 1][..], &[1 << 40, 1 << 40]] {
+        let e = read(&field, &variable(&cells, &[shape, shape])).unwrap_err();
+        assert!(e.what().starts_with("found 2 elements, expected those of shape ["), "{e}");
+    }
 }
 
 #[test]

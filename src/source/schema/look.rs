@@ -88,7 +88,8 @@ fn look_at_batch(
         .column_by_name(&merge.source)
         .ok_or_else(|| Error::internal(format!("column {:?} was not read", merge.source)))?;
     if look(&mut open.spec, field, array, row)? == Seen::Text {
-        let e = Error::usage("found text, expected numbers").row(row).file(files[at].name.clone());
+        let e =
+            Error::usage("found text, expected numbers").column(&open.spec.name).row(row).file(files[at].name.clone());
         merge.cannot_read(at, field, e)?;
         return Ok(false);
     }

@@ -124,7 +124,11 @@ impl Merge {
     /// The column cannot be read as tensors in a file: an error if it must be, else remembered.
     pub(super) fn cannot_read(&mut self, at: usize, field: &Field, e: Error) -> Result<()> {
         if self.is_data() {
-            return Err(e.column(self.name.clone()));
+            let root = column::root(&self.name);
+            let hint = format!(
+                "cast the column to numbers before, or name another: `[input] columns = {{ {root} = \"...\" }}`"
+            );
+            return Err(e.column(self.name.clone()).hint(hint));
         }
         self.unusable.get_or_insert_with(|| (at, type_name(field), e));
         Ok(())
@@ -277,7 +281,10 @@ impl Merge {
         let e = if files.iter().all(|f| f.rows() == 0) {
             Error::usage("the input holds no rows, so the shape of the column is unknown")
         } else {
-            Error::usage("the column is null in every row, expected values")
+            match self.first.as_ref() {
+                Some((_, found)) if self.leaves.is_empty() => Error::usage(format!("found {found}, expected values")),
+                _ => Error::usage("the column is null in every row, expected values"),
+            }
         };
         match self.files.as_slice() {
             [only] => e.column(name).file(files[*only].name.clone()),

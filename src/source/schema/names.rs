@@ -110,9 +110,12 @@ pub(super) fn check_needed(needed: &[&str], named: &[Named], fields: &Fields, fi
         .filter_map(|(ours, _)| Some(format!("{ours} = \"{}\"", candidate(ours, named)?)))
         .collect();
     Err(if map.is_empty() {
-        e.hint("name them in the job: `[input] columns = { obs = \"my_observations\" }`")
+        e.hint("name them in the job file, under [input]: `columns = { obs = \"my_observations\" }`")
     } else {
-        e.hint(format!("if these are meant: `[input] columns = {{ {} }}`", map.join(", ")))
+        e.hint(format!(
+            "if these are meant, write in the job file, under [input]: `columns = {{ {} }}`",
+            map.join(", ")
+        ))
     })
 }
 

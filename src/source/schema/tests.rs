@@ -148,6 +148,8 @@ fn what_would_lose_is_refused_with_both_files() {
     assert!(e.contains("fixed-size list<float32>[3] in a.parquet and struct{pos} in b.parquet"), "{e}");
     let e = refused(&[with("vf_preds", arc(Float32Array::from(vec![0., 1.]))), steps()]);
     assert!(e.contains("the column is in a.parquet and not in b.parquet") && e.contains("`vf_preds`"), "{e}");
+    let e = refused(&[with("t", arc(Int64Array::from(vec![0, 1]))), steps()]);
+    assert!(e.contains("the column is in a.parquet and not in b.parquet") && e.contains("`t`"), "{e}");
     let e = refused(&[
         with("note", arc(Float32Array::from(vec![0., 1.]))),
         with("note", arc(StringArray::from(vec!["x", "y"]))),
@@ -161,15 +163,15 @@ fn columns_that_may_be_all_null_or_missing() {
     let files = [
         with("agent_id", null()),
         with("agent_id", arc(StringArray::from(vec!["x", "x"]))),
-        with("t", arc(Int32Array::from(vec![0, 1]))),
+        with("env_t", arc(Int32Array::from(vec![0, 1]))),
         with("obs", null()),
     ];
     let found = unified(&files).unwrap();
     assert_eq!(found.column("agent_id").unwrap().missing_in, ["c.parquet", "d.parquet"]);
-    assert_eq!(found.column("t").unwrap().missing_in.len(), 3);
+    assert_eq!(found.column("env_t").unwrap().missing_in.len(), 3);
     assert_eq!(ty(&found, "obs"), "obs float32[3]");
     assert!(found.notes.iter().any(|n| n.contains("`obs` is all null in d.parquet")), "{:?}", found.notes);
-    assert!(found.notes.iter().any(|n| n.contains("`t` is in c.parquet and not in a.parquet and others")));
+    assert!(found.notes.iter().any(|n| n.contains("`env_t` is in c.parquet and not in a.parquet and others")));
     assert!(refused(&[with("obs", null())]).contains("null in every row"));
     assert!(refused(&[with("obs", list(&[None, None]))]).contains("null in every row"));
     assert!(refused(&[with("eps_id", null())]).contains("null in every row"));

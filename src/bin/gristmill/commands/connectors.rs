@@ -32,9 +32,11 @@ fn unknown(name: &str, entries: &[Entry]) -> Error {
 }
 
 fn listed(entries: &[Entry]) -> String {
-    let rows: Vec<[String; 2]> = entries.iter().map(|entry| [entry.name.to_owned(), entry.summary()]).collect();
-    let mut out = report::table(&rows, "");
-    out.push_str("\nThe options of one: gristmill connectors NAME\n");
+    let mut out = String::new();
+    for entry in entries {
+        let _ = writeln!(out, "{}\n{}", entry.name, report::wrapped(&entry.summary(), 96, "    "));
+    }
+    out.push_str("The options of one: gristmill connectors NAME\n");
     out
 }
 
@@ -107,7 +109,7 @@ mod tests {
              space       a table                   optional\n\n\
              In a job:\n  [[learner.connectors]]\n  type = \"FrameStacking\"\n  num_frames = 1\n"
         );
-        assert!(listed(&[STACKING]).starts_with("FrameStacking  Stacks the last observations.\n"));
+        assert!(listed(&[STACKING]).starts_with("FrameStacking\n    Stacks the last observations.\n\nThe options"));
         assert_eq!(unknown("framestaking", &[STACKING]).hint_text(), Some("did you mean `FrameStacking`?"));
     }
 }

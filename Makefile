@@ -1,0 +1,46 @@
+# make test: everything that a change must pass. It needs Rust and Python 3.11 or newer.
+
+PYTHON ?= python3
+COUNT ?= 200
+GRISTMILL = target/debug/gristmill
+
+.PHONY: test test-rust test-python lint fmt schemas oracle clean
+
+test: test-rust test-python
+
+test-rust:
+	cargo test
+
+# The tests run the binary that `cargo test` builds.
+test-python: .venv/ready
+	cargo build
+	.venv/bin/python -m pytest -q tests/python
+
+# A virtual environment of this folder's own, made anew when the pinned packages change.
+.venv/ready: tests/python/requirements.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "make: found $$($(PYTHON) --version 2>&1), the tests need Python 3.11 or newer: make PYTHON=python3.12 test" >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' || \
+		{ echo "make: Python has no venv: install it (Debian, Ubuntu: apt-get install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear .venv
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/python/requirements.txt
+	touch $@
+
+lint:
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+
+fmt:
+	cargo fmt
+
+# The JSON Schemas in schemas/ are generated from the types; a test keeps them current.
+schemas:
+	UPDATE_SCHEMAS=1 cargo test --quiet schema
+
+# Random recordings through the real RLlib and through gristmill. Needs RLlib; says so and passes without it.
+oracle:
+	cargo build
+	$(PYTHON) tests/oracle/run.py --count $(COUNT) --gristmill $(GRISTMILL)
+
+clean:
+	rm -rf target .venv

@@ -1,0 +1,321 @@
+//! `StackObservations`: the last observations side by side.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::batch::ModuleBatch;
+use crate::column::OBS;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::episode::EpisodeBatch;
+use crate::error::{Error, Result};
+use crate::job::{Compat, ModuleSettings};
+use crate::tensor::{Tensor, TensorType};
+
+/// Rows that lack frames of their own episode.
+const UNKNOWN_FRAMES: &str = "frames_of_a_chunk_without_look_back";
+/// More frames than anybody stacks.
+const MOST_FRAMES: usize = 65_536;
+
+/// Adds `obs`: at each step the last `num_frames` observations, joined along the last axis, oldest first.
+///
+/// ```text
+/// obs of 4 steps   o0 o1 o2 o3, num_frames = 3
+///
+///   t = 0          0  0  o0           zeros before the episode's first step
+///   t = 1          0  o0 o1
+///   t = 2          o0 o1 o2
+///   t = 3          o1 o2 o3
+///
+/// shape of a step  float32[4] -> float32[12]     uint8[84, 84, 3] -> uint8[84, 84, 9]     int64 -> int64[3]
+/// ```
+///
+/// Every leaf of a nested observation is stacked by itself; the dtype is kept. Chunks that continue an episode see the
+/// observations before them: those that were recorded with the chunk, and with `compat = "correct"` also those of the
+/// chunk before, when it is in the data. Where they are nowhere, zeros are taken and the row is counted as a repair.
+/// Next observations are not stacked. RLlib describes such a piece in its documentation without shipping it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct StackObservations {
+    /// How many observations make one, at least 1.
+    pub num_frames: usize,
+}
+
+impl Default for StackObservations {
+    fn default() -> Self {
+        Self { num_frames: 1 }
+    }
+}
+
+impl Piece for StackObservations {
+    const NAME: &'static str = "StackObservations";
+
+    fn check(&self) -> Result<()> {
+        check_frames(self.num_frames)
+    }
+}
+
+impl Connector for StackObservations {
+    piece_boilerplate!();
+
+    fn look_back(&self, _: &ModuleSettings) -> usize {
+        self.num_frames - 1
+    }
+
+    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        layout(Self::NAME, self.num_frames, plan)
+    }
+
+    fn apply(
+        &self,
+        cx: Context<'_>,
+        episodes: &mut EpisodeBatch,
+        batch: &mut ModuleBatch,
+        repairs: &mut Repairs,
+    ) -> Result<()> {
+        apply(self.num_frames, cx.compat, episodes, batch, repairs);
+        Ok(())
+    }
+}
+
+/// The range of `num_frames`.
+pub(super) fn check_frames(num_frames: usize) -> Result<()> {
+    if (1..=MOST_FRAMES).contains(&num_frames) {
+        return Ok(());
+    }
+    Err(Error::usage(format!("found num_frames = {num_frames}, expected 1 to {MOST_FRAMES}")))
+}
+
+/// `num_frames` rows of `ty` joined along the last axis.
+fn stacked(ty: &TensorType, num_frames: usize) -> TensorType {
+    let mut shape = ty.shape.clone();
+    match shape.last_mut() {
+        Some(last) => *last *= num_frames,
+        None => shape.push(num_frames),
+    }
+    TensorType::new(ty.dtype, shape)
+}
+
+/// The layout of every piece that stacks observations.
+pub(super) fn layout(piece: &str, num_frames: usize, plan: &mut Plan<'_>) -> Result<()> {
+    if plan.batch.has(OBS) {
+        return Err(Error::usage("`obs` is in the batch already").column(OBS).hint(format!(
+            "name {piece} once, before every piece that adds observations; it sees the recorded ones only"
+        )));
+    }
+    let leaves = super::intrinsic::obs_leaves(plan)?;
+    for (name, ty) in leaves {
+        plan.add_steps(&name, stacked(&ty, num_frames))?;
+    }
+    Ok(())
+}
+
+/// Adds the stacked observations to the batch.
+pub(super) fn apply(
+    num_frames: usize,
+    compat: Compat,
+    episodes: &EpisodeBatch,
+    batch: &mut ModuleBatch,
+    repairs: &mut Repairs,
+) {
+    if compat == Compat::Correct {
+        for (i, len) in episodes.lengths().enumerate() {
+            let known = episodes.history_rows(i).len();
+            let before = usize::try_from(episodes.chunks[i].t_started).unwrap_or(0);
+            // Step t lacks frames if it should see more of them than there are: min(n - 1, before + t) > known + t.
+            let lacking = if before > known { (num_frames - 1).saturating_sub(known).min(len) } else { 0 };
+            repairs.count(UNKNOWN_FRAMES, lacking as u64);
+        }
+    }
+    for (name, obs) in episodes.steps.under(OBS) {
+        batch.push(&**name, stack(num_frames, episodes, obs, episodes.history.get(name)));
+    }
+}
+
+/// One leaf, stacked.
+///
+/// ```text
+/// frames of a chunk, num_frames = 3, one row of look-back:    0 h o0 o1 o2
+///   vectors: a stacked row is three frames on end             [0 h o0] [h o0 o1] [o0 o1 o2]
+///   images:  frame k goes to channels k * C .. (k + 1) * C of every pixel
+/// ```
+fn stack(num_frames: usize, episodes: &EpisodeBatch, obs: &Tensor, history: Option<&Tensor>) -> Tensor {
+    let ty = stacked(obs.ty(), num_frames);
+    let (frame_bytes, row_bytes) = (obs.ty().row_bytes(), ty.row_bytes());
+    let channel_bytes = obs.ty().shape.last().copied().unwrap_or(1) * obs.ty().dtype.size();
+    let mut out = arrow::buffer::MutableBuffer::from_len_zeroed(obs.rows() * row_bytes);
+    if row_bytes > 0 {
+        let mut rows = out.as_slice_mut().chunks_exact_mut(row_bytes);
+        let mut frames = Vec::new();
+        for i in 0..episodes.len() {
+            let (steps, before) = (episodes.rows(i), episodes.history_rows(i));
+            let known = history.map_or(0, |_| before.len().min(num_frames - 1));
+            if channel_bytes == frame_bytes {
+                frames.clear();
+                frames.resize((num_frames - 1 - known) * frame_bytes, 0);
+                if let Some(history) = history {
+                    frames.extend_from_slice(
+                        &history.bytes()[(before.end - known) * frame_bytes..before.end * frame_bytes],
+                    );
+                }
+                frames.extend_from_slice(&obs.bytes()[steps.start * frame_bytes..steps.end * frame_bytes]);
+                for (t, row) in rows.by_ref().take(steps.len()).enumerate() {
+                    row.copy_from_slice(&frames[t * frame_bytes..t * frame_bytes + row_bytes]);
+                }
+                continue;
+            }
+            for (t, row) in rows.by_ref().take(steps.len()).enumerate() {
+                for k in 0..num_frames {
+                    // The frame is `back` steps before step t.
+                    let back = num_frames - 1 - k;
+                    let frame = match (t.checked_sub(back), history) {
+                        (Some(t), _) => obs.row(steps.start + t),
+                        (None, Some(history)) if back - t <= known => history.row(before.end - (back - t)),
+                        (None, _) => continue,
+                    };
+                    interleave(row, frame, channel_bytes, k, num_frames);
+                }
+            }
+        }
+    }
+    Tensor::new(ty, obs.rows(), out.into())
+}
+
+/// Copies the pixels of frame `k` to their places among those of the other frames.
+fn interleave(row: &mut [u8], frame: &[u8], channel_bytes: usize, k: usize, num_frames: usize) {
+    fn fixed<const N: usize>(row: &mut [u8], frame: &[u8], k: usize, num_frames: usize) {
+        let (places, _) = row.as_chunks_mut::<N>();
+        let (pixels, _) = frame.as_chunks::<N>();
+        for (place, pixel) in places.iter_mut().skip(k).step_by(num_frames).zip(pixels) {
+            *place = *pixel;
+        }
+    }
+    match channel_bytes {
+        1 => fixed::<1>(row, frame, k, num_frames),
+        2 => fixed::<2>(row, frame, k, num_frames),
+        3 => fixed::<3>(row, frame, k, num_frames),
+        4 => fixed::<4>(row, frame, k, num_frames),
+        8 => fixed::<8>(row, frame, k, num_frames),
+        12 => fixed::<12>(row, frame, k, num_frames),
+        n => {
+            for (place, pixel) in row.chunks_exact_mut(n).skip(k).step_by(num_frames).zip(frame.chunks_exact(n)) {
+                place.copy_from_slice(pixel);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batch::BatchLayout;
+    use crate::connectors::testing::{apply as apply_to_empty, apply_with, episodes};
+    use crate::episode::EpisodeLayout;
+    use crate::tensor::DType;
+
+    #[test]
+    fn the_figure_above() {
+        let mut eps = episodes(&[4, 0, 1]);
+        let out = apply_to_empty(&StackObservations { num_frames: 3 }, &mut eps).unwrap();
+        let obs = out.get(OBS).unwrap();
+        assert_eq!(obs.ty(), &TensorType::new(DType::Float32, [3]));
+        assert_eq!(obs.values::<f32>(), [0., 0., 0., 0., 0., 1., 0., 1., 2., 1., 2., 3., 0., 0., 20.]);
+        let none = apply_to_empty(&StackObservations { num_frames: 3 }, &mut episodes(&[])).unwrap();
+        assert_eq!(none.get(OBS).unwrap().rows(), 0);
+        let one = apply_to_empty(&StackObservations { num_frames: 1 }, &mut eps).unwrap();
+        assert_eq!(one.get(OBS).unwrap(), eps.steps.get(OBS).unwrap());
+    }
+
+    /// Element by element, against the definition, for every rank, with and without look-back.
+    #[test]
+    fn equals_its_definition() {
+        for shape in [vec![], vec![1], vec![3], vec![2, 1], vec![2, 3], vec![2, 2, 1], vec![2, 1, 3], vec![2, 0]] {
+            for num_frames in [1, 2, 4, 7] {
+                for (lengths, history) in [(vec![5, 0, 1, 9], vec![0, 0, 2, 9]), (vec![3, 2], vec![1, 4])] {
+                    let (known, mut eps) = (history.iter().sum::<usize>(), episodes(&lengths));
+                    let ty = TensorType::new(DType::Int16, shape.clone());
+                    let n = ty.row_elements();
+                    let values = |from: usize, rows: usize| {
+                        let all: Vec<i16> = (from..from + rows * n).map(|v| i16::try_from(v).unwrap()).collect();
+                        Tensor::new(ty.clone(), rows, arrow::buffer::Buffer::from_vec(all))
+                    };
+                    eps.steps.set(OBS, values(1, eps.steps_len()));
+                    eps.history.set(OBS, values(1000, known));
+                    eps.history_offsets = std::iter::once(0)
+                        .chain(history.iter().scan(0, |sum, len| {
+                            *sum += len;
+                            Some(*sum)
+                        }))
+                        .collect();
+                    let out = apply_to_empty(&StackObservations { num_frames }, &mut eps).unwrap();
+                    let obs = out.get(OBS).unwrap();
+                    let (steps, look_back) = (eps.steps.get(OBS).unwrap(), eps.history.get(OBS).unwrap());
+
+                    let channels = shape.last().copied().unwrap_or(1);
+                    let mut want = Vec::new();
+                    for i in 0..eps.len() {
+                        for t in eps.rows(i) {
+                            for at in 0..n * num_frames {
+                                let (pixel, channel) = (at / (channels * num_frames), at % (channels * num_frames));
+                                let (k, c) = (channel / channels, channel % channels);
+                                let frame = (t + k + 1).cast_signed() - num_frames.cast_signed();
+                                let first = eps.rows(i).start.cast_signed();
+                                let source = if frame >= first {
+                                    Some((steps, frame.cast_unsigned()))
+                                } else {
+                                    let row = eps.history_rows(i).end.cast_signed() + (frame - first);
+                                    (row >= eps.history_rows(i).start.cast_signed())
+                                        .then_some((look_back, row.cast_unsigned()))
+                                };
+                                want.push(
+                                    source
+                                        .map_or(0, |(from, row)| from.values::<i16>()[row * n + pixel * channels + c]),
+                                );
+                            }
+                        }
+                    }
+                    assert_eq!(obs.values::<i16>(), want, "{ty} x {num_frames}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn missing_look_back_is_counted() {
+        let module = ModuleSettings::default();
+        let count = |compat, t_started, known: usize, len: usize| {
+            let (mut eps, mut repairs) = (episodes(&[len]), Repairs::default());
+            eps.chunks[0].t_started = t_started;
+            eps.history.set(OBS, Tensor::from_values([1], &vec![0f32; known]));
+            eps.history_offsets = vec![0, known];
+            let cx = Context::new(&module, compat);
+            apply_with(&StackObservations { num_frames: 4 }, cx, &mut eps, ModuleBatch::default(), &mut repairs)
+                .unwrap();
+            repairs.sorted().first().map_or(0, |r| r.1)
+        };
+        let correct = [(0, 0, 9), (5, 3, 9), (5, 1, 9), (1, 0, 9), (1, 1, 9), (5, 0, 2), (5, 0, 0)]
+            .map(|(t, known, len)| count(Compat::Correct, t, known, len));
+        // Steps 0 and 1 lack frames with one row of look-back, 0 to 2 with none.
+        assert_eq!(correct, [0, 0, 2, 3, 0, 2, 0]);
+        assert_eq!(count(Compat::Rllib260, 5, 0, 9), 0);
+    }
+
+    #[test]
+    fn layouts() {
+        let module = ModuleSettings::default();
+        let cx = Context::new(&module, Compat::Correct);
+        let steps = vec![
+            ("obs/a".into(), TensorType::new(DType::UInt8, [4, 4, 3])),
+            ("obs/b".into(), TensorType::new(DType::Int64, [])),
+        ];
+        let mut episodes = EpisodeLayout { steps, last_obs: true };
+        let mut batch = BatchLayout::default();
+        let piece = StackObservations { num_frames: 2 };
+        piece.layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch }).unwrap();
+        let types: Vec<String> = batch.columns.iter().map(|c| format!("{} {}", c.name, c.ty)).collect();
+        assert_eq!(types, ["obs/a uint8[4, 4, 6]", "obs/b int64[2]"]);
+        let error = piece.layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch }).unwrap_err();
+        assert_eq!(error.what(), "`obs` is in the batch already");
+        assert!(StackObservations { num_frames: 0 }.check().is_err());
+        assert_eq!(StackObservations { num_frames: 4 }.look_back(&module), 3);
+    }
+}

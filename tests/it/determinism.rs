@@ -1,0 +1,130 @@
+//! The bytes depend on the job and the input alone.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use arrow::array::RecordBatch;
+
+use crate::cli::{gristmill, stderr};
+use crate::support::{Work, batch, bools, f64s, i32s, i64s, lists};
+
+/// 300 episodes of 1 to 400 steps, 60,150 rows in all.
+fn recording() -> RecordBatch {
+    let lengths: Vec<usize> = (1..=300).map(|i| (i * 7919) % 400 + 1).collect();
+    let (mut ids, mut t, mut ends) = (Vec::new(), Vec::new(), Vec::new());
+    for (id, &len) in lengths.iter().enumerate() {
+        ids.extend(std::iter::repeat_n(i64::try_from(id).unwrap(), len));
+        t.extend(0..i64::try_from(len).unwrap());
+        ends.extend((0..len).map(|i| i + 1 == len));
+    }
+    let n = ids.len();
+    // Some noise, so that nothing compresses to nothing.
+    let noise: Vec<[f32; 3]> = (0..n).map(|i| [0, 1, 2].map(|k| ((i * 31 + k * 17) % 9973) as f32 / 7.0)).collect();
+    batch(vec![
+        ("eps_id", i64s(&ids)),
+        ("t", i64s(&t)),
+        ("obs", lists(&noise.iter().map(|row| Some(row.as_slice())).collect::<Vec<_>>())),
+        ("actions", i32s(&(0..n).map(|i| Some(i32::try_from(i % 5).unwrap())).collect::<Vec<_>>())),
+        ("rewards", f64s(&noise.iter().map(|row| f64::from(row[0])).collect::<Vec<_>>())),
+        ("terminateds", bools(&ends)),
+    ])
+}
+
+/// Pieces of `len` rows.
+fn cut(all: &RecordBatch, len: usize) -> Vec<RecordBatch> {
+    (0..all.num_rows()).step_by(len).map(|at| all.slice(at, len.min(all.num_rows() - at))).collect()
+}
+
+/// Every file of a data set but `run.json`, which tells the time.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut out = BTreeMap::new();
+    let mut todo = vec![dir.to_owned()];
+    while let Some(at) = todo.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                todo.push(path);
+            } else if !path.ends_with("run.json") {
+                out.insert(path.strip_prefix(dir).unwrap().display().to_string(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    out
+}
+
+const JOB: &str = "[rl_module]\nstateful = true\nmax_seq_len = 16\ninitial_state = { h = { shape = [2] } }\n\
+                   [output]\nrows_per_shard = 1000\n";
+
+/// The data set with these flags.
+fn written(work: &Work, job: &str, more: &[&str]) -> BTreeMap<String, Vec<u8>> {
+    let output = work.convert_job(job, &[&["--overwrite"], more].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    files(&work.path().join("out"))
+}
+
+#[test]
+fn threads_and_memory_change_no_byte() {
+    let work = Work::of_batches(&cut(&recording(), 5000));
+    for job in ["[output]\nrows_per_shard = 7000\n", JOB] {
+        let one = written(&work, job, &["--threads", "1"]);
+        assert!(one.len() > 4, "several shards: {:?}", one.keys());
+        for flags in [
+            &["--threads", "2"] as &[&str],
+            &["--threads", "3"],
+            &["--threads", "16"],
+            &["--memory-limit", "16MiB"],
+            &["--memory-limit", "1KiB", "--threads", "2"],
+        ] {
+            let other = written(&work, job, flags);
+            assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{flags:?}");
+            for (name, bytes) in &one {
+                assert!(*bytes == other[name], "{name} differs with {flags:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn how_the_input_is_cut_changes_no_shard() {
+    let all = recording();
+    let mut first: Option<BTreeMap<String, Vec<u8>>> = None;
+    for (files, groups) in [(1, 100_000), (1, 777), (7, 3000), (40, 100_000)] {
+        let work = Work::new();
+        let per_file = all.num_rows().div_ceil(files);
+        for (i, file) in cut(&all, per_file).iter().enumerate() {
+            work.parquet(&format!("{i:03}.parquet"), &cut(file, groups));
+        }
+        let mut found = written(&work, JOB, &[]);
+        let manifest: serde_json::Value = serde_json::from_slice(&found.remove("manifest.json").unwrap()).unwrap();
+        found.insert("content digest".to_owned(), manifest["content_digest"].to_string().into_bytes());
+        let first = first.get_or_insert_with(|| found.clone());
+        assert!(*first == found, "{files} files of row groups of {groups}");
+    }
+}
+
+#[test]
+fn where_the_input_lies_changes_no_byte() {
+    let one = Work::of_batches(&[recording().slice(0, 500)]);
+    let other = Work::of_batches(&[recording().slice(0, 500)]);
+    assert_ne!(one.path(), other.path());
+    let (one, other) = (written(&one, "", &[]), written(&other, "", &[]));
+    assert!(one == other);
+}
+
+#[test]
+fn errors_are_the_same_with_any_threads() {
+    // Two bad rows, far from one another: the first one is told, whichever is met first.
+    let all = recording();
+    let mut rewards: Vec<Option<f64>> = vec![Some(1.0); all.num_rows()];
+    (rewards[40_000], rewards[55_000]) = (None, None);
+    let mut columns: Vec<arrow::array::ArrayRef> = all.columns().to_vec();
+    columns[4] = std::sync::Arc::new(arrow::array::Float64Array::from(rewards));
+    let bad = RecordBatch::try_new(all.schema(), columns).unwrap();
+    let work = Work::of_batches(&cut(&bad, 2500));
+    for threads in ["1", "2", "8", "8", "8"] {
+        let args = ["convert", "--input", "in", "--output", "out", "--overwrite", "--threads", threads];
+        let told = work.refused(1, &gristmill(&args, work.path()));
+        assert!(told.contains("row group 16, row 40000,"), "{told}");
+    }
+}
