@@ -237,7 +237,7 @@ fn walk(
 }
 
 /// The depths of one-hot vectors.
-fn depths(nvec: &[u64]) -> Result<Vec<usize>> {
+pub(super) fn depths(nvec: &[u64]) -> Result<Vec<usize>> {
     let depth = |&n: &u64| u32::try_from(n).ok().filter(|&n| n > 0).map(|n| n as usize);
     nvec.iter()
         .map(|n| {
@@ -248,7 +248,7 @@ fn depths(nvec: &[u64]) -> Result<Vec<usize>> {
 }
 
 /// Column names in the order of `dm_tree`: keys sorted, tuples (keys 0, 1, 2, ...) in order.
-fn in_tree_order<'a>(columns: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(super) fn in_tree_order<'a>(columns: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     fn level<'a>(columns: Vec<(&'a str, &'a str)>, out: &mut Vec<&'a str>) {
         let mut children: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
         for (column, path) in columns {

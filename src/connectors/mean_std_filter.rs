@@ -33,7 +33,7 @@ use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 /// dtype, integers become float32.
 ///
 /// Discrete and multi-discrete observations are left as they are. Which integers are discrete is not recorded:
-/// integers of less than two dimensions need `input_observation_space`. Booleans are left as they are.
+/// integers of less than two dimensions need `input_observation_space`, or the job's `input.spaces.obs`. Booleans are left as they are.
 ///
 /// As RLlib's `connectors/env_to_module/mean_std_filter.py` and `utils/filter.py`, with these differences: RLlib's
 /// statistics run along with the data, these are final before the first row is normalised; RLlib divides by n - 1
@@ -138,20 +138,21 @@ impl MeanStdFilter {
     }
 
     /// Whether a leaf is normalised.
-    fn takes(&self, column: &str, ty: &TensorType) -> Result<bool> {
+    fn takes(&self, cx: Context<'_>, column: &str, ty: &TensorType) -> Result<bool> {
         if ty.dtype == DType::Bool {
             return Ok(false);
         }
         let spaces: Vec<&Space> = match &self.input_observation_space {
             Some(Space::Dict(agents)) if self.multi_agent => agents.values().collect(),
             Some(space) => vec![space],
+            None if cx.obs_space.is_some_and(|s| leaf(s, column).is_some()) => cx.obs_space.into_iter().collect(),
             None if ty.dtype.is_float() || ty.shape.len() >= 2 => return Ok(true),
             None => {
                 return Err(Error::usage(format!(
                     "found {ty}, which may be discrete or not, and no space that says it"
                 ))
                 .column(column)
-                .hint("give the piece an `input_observation_space`"));
+                .hint("give the piece an `input_observation_space`, or the job `input.spaces.obs`"));
             }
         };
         let found: Vec<bool> = spaces
@@ -175,10 +176,10 @@ impl MeanStdFilter {
     }
 
     /// The leaves that are normalised.
-    fn leaves(&self, columns: &Columns) -> Result<Vec<Arc<str>>> {
+    fn leaves(&self, cx: Context<'_>, columns: &Columns) -> Result<Vec<Arc<str>>> {
         let mut out = Vec::new();
         for (name, column) in columns.under(OBS) {
-            if self.takes(name, column.ty())? {
+            if self.takes(cx, name, column.ty())? {
                 out.push(Arc::clone(name));
             }
         }
@@ -237,11 +238,11 @@ fn leaf<'a>(space: &'a Space, column: &str) -> Option<&'a Space> {
 }
 
 impl Survey for Pass {
-    fn observe(&self, _: Context<'_>, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Finding> {
+    fn observe(&self, cx: Context<'_>, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Finding> {
         let pool = || self.sums.lock().unwrap_or_else(PoisonError::into_inner);
         let mut sums = pool().pop().unwrap_or_default();
         let real = real_steps(batch);
-        for column in self.piece.leaves(&episodes.steps)? {
+        for column in self.piece.leaves(cx, &episodes.steps)? {
             let Some(tensor) = episodes.steps.get(&column) else { continue };
             for i in 0..episodes.len() {
                 let key = (self.piece.owner(episodes, i), Arc::clone(&column));
@@ -294,13 +295,13 @@ impl Survey for Pass {
 impl Connector for MeanStdFilter {
     piece_boilerplate!();
 
-    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+    fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         require_unread(plan, OBS)?;
         if !plan.episodes.has(OBS) {
             return Err(Error::usage("needs observations, and the input has none").column(OBS));
         }
         for (name, ty) in &mut plan.episodes.steps {
-            if crate::column::is_under(name, OBS) && self.takes(name, ty)? {
+            if crate::column::is_under(name, OBS) && self.takes(cx, name, ty)? {
                 *ty = ty.with_dtype(normalised_dtype(ty.dtype));
             }
         }
@@ -313,7 +314,7 @@ impl Connector for MeanStdFilter {
 
     fn apply(&self, cx: Context<'_>, episodes: &mut EpisodeBatch, _: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
         let filters = cx.survey.and_then(Self::statistics).ok_or_else(|| Error::internal("no survey"))?;
-        for name in self.leaves(&episodes.steps)? {
+        for name in self.leaves(cx, &episodes.steps)? {
             let of = |i: usize| {
                 let owner = self.owner(episodes, i);
                 let found = filters.iter().find(|f| f.column == name && f.agent == owner);
@@ -457,6 +458,11 @@ mod tests {
             epsilon: 0.0,
             ..MeanStdFilter::default()
         };
+        let module = crate::job::ModuleSettings::default();
+        let space = piece.input_observation_space.clone();
+        let cx = Context::new(&module, crate::job::Compat::Correct);
+        let cx = Context { obs_space: space.as_ref(), ..cx };
+        assert_eq!(*MeanStdFilter::default().leaves(cx, &eps.steps).unwrap(), [Arc::from("obs/image")]);
         let out = filtered(&piece, &eps, &[1]);
         assert_eq!(out.steps.get("obs/image").unwrap().values::<f32>(), [-1., 1.]);
         assert_eq!(out.last_obs.get("obs/image").unwrap().values::<f32>(), [0.]);

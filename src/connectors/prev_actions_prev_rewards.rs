@@ -6,6 +6,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::flatten_observations::{depths, in_tree_order};
 use super::rewards::require_unread;
 use crate::batch::ModuleBatch;
 use crate::column::{ACTIONS, OBS, REWARDS, is_under};
@@ -19,7 +20,7 @@ const ORIG_OBS: &str = "obs/_orig_obs";
 const PREV_ACTIONS: &str = "obs/prev_n_actions";
 const PREV_REWARDS: &str = "obs/prev_n_rewards";
 /// Rows whose past was not in the data; see [`PrevActionsPrevRewards`].
-const UNKNOWN_PAST: &str = "unknown_past_actions_or_rewards_as_zeros";
+const UNKNOWN_PAST: &str = "previous_steps_of_a_chunk_without_look_back";
 
 /// Makes the observation a Dict of `_orig_obs`, `prev_n_actions` and `prev_n_rewards`.
 ///
@@ -102,10 +103,7 @@ impl PrevActionsPrevRewards {
             }
             return Ok(out);
         }
-        let mut names: Vec<&String> = names.iter().collect();
-        // Keys sorted, places of tuples by number.
-        names.sort_by_key(|n| n.split('/').map(|k| (k.parse::<u64>().unwrap_or(u64::MAX), k)).collect::<Vec<_>>());
-        for name in names {
+        for name in in_tree_order(names.iter().map(String::as_str)) {
             let Some(own) = ty(name) else { continue };
             if !own.dtype.is_float() {
                 return Err(Error::usage(format!(
@@ -114,7 +112,7 @@ impl PrevActionsPrevRewards {
                 .column(name)
                 .hint("give the piece an `input_action_space`, for instance { type = \"discrete\", n = 4 }"));
             }
-            out.push(Leaf { column: name.clone(), form: Form::Numbers, width: own.row_elements() });
+            out.push(Leaf { column: name.to_owned(), form: Form::Numbers, width: own.row_elements() });
         }
         Ok(out)
     }
@@ -183,14 +181,6 @@ fn walk<'a>(
     };
     out.push(Leaf { column, form, width });
     Ok(())
-}
-
-fn depths(nvec: &[u64]) -> Result<Vec<usize>> {
-    let depth = |&n: &u64| {
-        let depth = u32::try_from(n).ok().filter(|n| *n > 0).map(|n| n as usize);
-        depth.ok_or_else(|| Error::usage(format!("found a discrete space of {n} values, expected 1 to 2^32 - 1")))
-    };
-    nvec.iter().map(depth).collect()
 }
 
 /// The numbers of an action leaf, row by row; the error names the row.

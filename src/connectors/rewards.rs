@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::buffer::Buffer;
+use half::f16;
 
 use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, REWARDS};
@@ -42,6 +43,11 @@ pub const fn scaled_dtype(dtype: DType) -> DType {
 
 /// Numbers as a column, rounded to its dtype once.
 pub fn from_f64(ty: &TensorType, rows: usize, values: Vec<f64>) -> Result<Tensor> {
+    if ty.dtype == DType::Float16 {
+        // Not Arrow's cast: where the processor converts, it rounds twice.
+        let halves: Vec<f16> = values.into_iter().map(f16::from_f64_const).collect();
+        return Ok(Tensor::new(ty.clone(), rows, Buffer::from_slice_ref(&halves)));
+    }
     Tensor::new(ty.with_dtype(DType::Float64), rows, Buffer::from_vec(values)).cast(ty.dtype)
 }
 

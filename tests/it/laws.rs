@@ -20,6 +20,7 @@ fn options(name: &str) -> Value {
         "GeneralAdvantageEstimation" => json!({ "gamma": 0.9, "lambda_": 0.8 }),
         "OverlappingSequences" => json!({ "burn_in": 2, "length": 3, "period": 2 }),
         "DecisionTransformerWindows" => json!({ "context_len": 3, "fill": { "returns_to_go": "repeat" } }),
+        "ClipRewards" => json!({ "limit": 20.0 }),
         "ActionChunking" => json!({ "chunk_size": 3, "past": 1 }),
         _ => json!({}),
     }
@@ -36,17 +37,20 @@ fn tensor(ty: &TensorType, rows: usize, salt: u64) -> Tensor {
     Tensor::from_values::<f64>([], &values).cast(ty.dtype).unwrap().reshaped(ty.clone(), rows)
 }
 
-/// Episodes of the given lengths whose observations are of type `obs`. The chunk after the first one continues an
+/// The leaves of an observation.
+type Observations = Vec<(&'static str, TensorType)>;
+
+/// Episodes of the given lengths with the observations `obs`. The chunk after the first one continues an
 /// episode, with three steps of look-back.
-fn episodes(lengths: &[usize], obs: &TensorType) -> EpisodeBatch {
+fn episodes(lengths: &[usize], obs: &Observations) -> EpisodeBatch {
     let scalar = |dtype| TensorType::new(dtype, []);
-    let types = [
-        ("obs", obs.clone()),
+    let extras = [
         ("actions", TensorType::new(DType::Float32, [2])),
         ("rewards", scalar(DType::Float64)),
         ("vf_preds", scalar(DType::Float32)),
         ("state_out/h", TensorType::new(DType::Float32, [2])),
     ];
+    let types: Vec<(&str, TensorType)> = obs.iter().cloned().chain(extras).collect();
     let look_back = |i: usize| if i == 1 { 3 } else { 0 };
     let sums = |of: &dyn Fn(usize) -> usize| {
         let mut out = vec![0];
@@ -70,7 +74,7 @@ fn episodes(lengths: &[usize], obs: &TensorType) -> EpisodeBatch {
     EpisodeBatch {
         chunks: (0..lengths.len()).map(chunk).collect(),
         steps: columns(offsets[lengths.len()], 1),
-        last_obs: [(Arc::from("obs"), tensor(obs, lengths.len(), 11))].into_iter().collect(),
+        last_obs: obs.iter().map(|(name, ty)| (Arc::from(*name), tensor(ty, lengths.len(), 11))).collect(),
         history: columns(history_offsets[lengths.len()], 21),
         offsets,
         history_offsets,
@@ -101,7 +105,7 @@ fn part(all: &EpisodeBatch, range: Range<usize>) -> EpisodeBatch {
 struct Place {
     pipeline: Pipeline,
     modules: Vec<ModulePlan>,
-    obs: TensorType,
+    obs: Observations,
     what: String,
 }
 
@@ -118,7 +122,12 @@ fn places(entry: &Entry) -> Vec<Place> {
         "GeneralAdvantageEstimation",
     ];
     let mut out = Vec::new();
-    let observations = [TensorType::new(DType::Float32, [2]), TensorType::new(DType::UInt8, [3, 2, 1])];
+    let floats = |n: usize| TensorType::new(DType::Float32, [n]);
+    let observations: [Observations; 3] = [
+        vec![("obs", floats(2))],
+        vec![("obs", TensorType::new(DType::UInt8, [3, 2, 1]))],
+        vec![("obs/achieved_goal", floats(2)), ("obs/desired_goal", floats(2)), ("obs/observation", floats(3))],
+    ];
     for (obs, stateful, compat, own_cut) in kinds(&observations) {
         let rest: Vec<&str> = DEFAULT
             .into_iter()
@@ -144,7 +153,7 @@ fn places(entry: &Entry) -> Vec<Place> {
             if let Ok(layout) = pipeline.layout(&settings, &EpisodeLayout { steps, last_obs: true }) {
                 let modules = vec![ModulePlan { id: "default_policy".to_owned(), settings, layout }];
                 let what =
-                    format!("{} at {at} of {names:?}, stateful = {stateful}, {compat:?}, obs = {obs}", entry.name);
+                    format!("{} at {at} of {names:?}, stateful = {stateful}, {compat:?}, obs = {obs:?}", entry.name);
                 out.push(Place { pipeline, modules, obs: obs.clone(), what });
             }
         }
@@ -154,7 +163,7 @@ fn places(entry: &Entry) -> Vec<Place> {
 }
 
 /// All combinations of observations, statefulness, compatibility, and whether the default cut is left out.
-fn kinds(observations: &[TensorType]) -> impl Iterator<Item = (&TensorType, bool, Compat, bool)> {
+fn kinds(observations: &[Observations]) -> impl Iterator<Item = (&Observations, bool, Compat, bool)> {
     observations.iter().flat_map(|obs| {
         (0..8).map(move |bits| {
             let compat = if bits & 2 == 0 { Compat::Correct } else { Compat::Rllib260 };
@@ -255,7 +264,7 @@ fn nothing_and_episodes_of_nothing_give_no_rows() {
 #[test]
 fn cuts_agree_on_every_step() {
     let lengths = [4, 3, 0, 1, 2, 0, 7, 3];
-    let obs = TensorType::new(DType::Float32, [2]);
+    let obs: Observations = vec![("obs", TensorType::new(DType::Float32, [2]))];
     let whole = episodes(&lengths, &obs);
     let steps = |cut: Value| {
         let names = |names: &[&str]| names.iter().map(|n| json!({ "type": n })).collect::<Vec<_>>();
