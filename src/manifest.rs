@@ -26,6 +26,9 @@ pub struct Manifest {
     pub gristmill: String,
     /// The job as resolved, all defaults filled in.
     pub job: Value,
+    /// The connector pieces in the order in which they ran, each with all its options.
+    #[serde(default)]
+    pub pipeline: Vec<Value>,
     /// What was read.
     pub input: InputRecord,
     /// Episodes, steps and rows on their way.
@@ -229,6 +232,7 @@ mod tests {
             format_version: FORMAT_VERSION,
             gristmill: "0.1.0".into(),
             job: json!({ "version": 1, "z": 0.1, "a": 1 }),
+            pipeline: vec![json!({ "type": "BatchIndividualItems", "multi_agent": false })],
             input: InputRecord {
                 layout: "steps".into(),
                 files: vec![InputFile { name: "in/a.parquet".into(), bytes: 1, digest: "blake3:00".into(), rows: 2 }],

@@ -185,6 +185,17 @@ impl Pipeline {
         self.pieces.iter().map(|p| &**p)
     }
 
+    /// The pieces in order, each a table of its `type` and all its options, as a job would name it.
+    #[must_use]
+    pub fn described(&self) -> Vec<serde_json::Value> {
+        let table = |piece: &dyn Connector| {
+            let mut table = serde_json::Map::from_iter([("type".to_owned(), piece.name().into())]);
+            table.extend(piece.config().as_object().cloned().unwrap_or_default());
+            serde_json::Value::Object(table)
+        };
+        self.pieces().map(table).collect()
+    }
+
     /// The pieces `..end`, cut where units must come in order.
     #[must_use]
     pub fn segments(&self, end: usize) -> Vec<Segment> {

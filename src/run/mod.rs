@@ -202,7 +202,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         .zip(digests)
         .map(|(f, digest)| Ok(InputFile { name: f.name.clone(), bytes: f.bytes, digest: digest?, rows: f.rows() }))
         .collect::<Result<Vec<_>>>()?;
-    let manifest = manifest(job, &*source, &index, &found, records, input_files);
+    let manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
     let seconds = started.elapsed().as_secs_f64();
     let report = report(job, &manifest, input_bytes, seconds);
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
@@ -449,6 +449,7 @@ impl Taker<Done> for Findings {
 
 fn manifest(
     job: &Job,
+    pipeline: &Pipeline,
     source: &dyn Source,
     index: &Index,
     found: &Found,
@@ -503,6 +504,7 @@ fn manifest(
         format_version: FORMAT_VERSION,
         gristmill: env!("CARGO_PKG_VERSION").to_owned(),
         job: job.to_portable_json(),
+        pipeline: pipeline.described(),
         input: InputRecord { layout: source.recognised().to_owned(), files },
         counts,
         repairs: found.repairs.sorted().into_iter().map(|(n, rows)| (n.to_owned(), rows)).collect(),

@@ -3,6 +3,8 @@
 //! ```text
 //!               prepare                 shards                 finish
 //!  (nothing) ────────────▶ .gristmill-unfinished ────▶ run.json, manifest.json (by rename), mark removed
+//!      ▲                            │
+//!      └────── a run that fails ────┘
 //! ```
 //!
 //! A directory with `manifest.json` is a data set; one with the mark and without a manifest is an unfinished run's. What
@@ -34,6 +36,28 @@ pub struct OutputDir {
     root: PathBuf,
     /// Directories that got new entries.
     touched: Mutex<BTreeSet<PathBuf>>,
+    /// Whether the directory was not there before.
+    created: bool,
+    /// Whether what lies there is this run's, and not finished.
+    open: bool,
+}
+
+/// A run that fails takes back what it wrote, so that the next one starts where this one did. A run that is killed
+/// cannot; its mark stays.
+impl Drop for OutputDir {
+    fn drop(&mut self) {
+        if !self.open {
+            return;
+        }
+        // An error here would hide the one that is on its way; what stays behind is marked as unfinished.
+        let Ok(found) = Found::look(&self.root) else { return };
+        if !found.has_mark || found.has_manifest {
+            return;
+        }
+        if found.remove(&self.root).is_ok() && fs::remove_file(self.root.join(UNFINISHED)).is_ok() && self.created {
+            let _ = fs::remove_dir(&self.root);
+        }
+    }
 }
 
 /// The folder of one module's shards.
@@ -114,7 +138,7 @@ impl OutputDir {
     /// | that and foreign files | refused | refused, nothing removed |
     /// | anything else | refused | refused |
     pub fn prepare(path: &Path, overwrite: bool) -> Result<Self> {
-        let this = Self { root: path.to_owned(), touched: Mutex::default() };
+        let mut this = Self { root: path.to_owned(), touched: Mutex::default(), created: false, open: false };
         match fs::metadata(path) {
             Ok(meta) if !meta.is_dir() => {
                 return Err(Error::usage("found a file, expected a directory to write the data set into")
@@ -129,11 +153,13 @@ impl OutputDir {
                     }
                     found.check_removable(path)?;
                     this.mark()?;
+                    this.open = true;
                     found.remove(path)?;
                     return Ok(this);
                 }
             }
             Err(e) if e.kind() == ErrorKind::NotFound => {
+                this.created = true;
                 fs::create_dir_all(path).map_err(|e| match e.kind() {
                     ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
                         Error::usage("found a file on the way to the output directory, expected directories")
@@ -151,6 +177,7 @@ impl OutputDir {
             Err(e) => return Err(failed("look into the output directory", path, &e)),
         }
         this.mark()?;
+        this.open = true;
         Ok(this)
     }
 
@@ -174,7 +201,7 @@ impl OutputDir {
     /// Completes the data set: `run.json`, then `manifest.json` by rename, then the unfinished mark goes.
     ///
     /// Everything is on the disk before the manifest is, so a data set that has one is whole even after a power cut.
-    pub fn finish<M: Serialize, R: Serialize>(self, manifest: &M, run: &R) -> Result<()> {
+    pub fn finish<M: Serialize, R: Serialize>(mut self, manifest: &M, run: &R) -> Result<()> {
         write_json(&self.root.join(RUN), run)?;
         let draft = self.root.join(MANIFEST_DRAFT);
         write_json(&draft, manifest)?;
@@ -183,6 +210,7 @@ impl OutputDir {
         }
         let target = self.root.join(MANIFEST);
         fs::rename(&draft, &target).map_err(|e| failed("rename the finished manifest to", &target, &e))?;
+        self.open = false;
         sync_directory(&self.root)?;
         let mark = self.root.join(UNFINISHED);
         fs::remove_file(&mark).map_err(|e| failed("remove", &mark, &e))?;
@@ -420,8 +448,10 @@ mod tests {
         assert_eq!(e.kind(), Kind::Usage);
         assert!(e.hint_text().unwrap().contains("--overwrite"));
         assert_eq!(tree(tmp.path()), ["default_policy/part-00000.parquet", MANIFEST, RUN]);
-        OutputDir::prepare(tmp.path(), true).unwrap();
+        let dir = OutputDir::prepare(tmp.path(), true).unwrap();
         assert_eq!(tree(tmp.path()), [UNFINISHED]);
+        drop(dir); // a run that fails
+        assert!(tree(tmp.path()).is_empty());
         assert!(!tmp.path().join("default_policy").exists());
     }
 
@@ -446,8 +476,10 @@ mod tests {
         write(tmp.path(), &[UNFINISHED, RUN, MANIFEST_DRAFT, "p0/part-00000.parquet", "train/p1/part-00012.arrow"]);
         let e = OutputDir::prepare(tmp.path(), false).unwrap_err();
         assert!(e.what().contains("unfinished"), "{e}");
-        OutputDir::prepare(tmp.path(), true).unwrap();
+        let dir = OutputDir::prepare(tmp.path(), true).unwrap();
         assert_eq!(tree(tmp.path()), [UNFINISHED]);
+        drop(dir); // a run that fails
+        assert!(tree(tmp.path()).is_empty());
     }
 
     #[test]

@@ -40,10 +40,22 @@ fn what_a_failed_run_leaves_is_no_data_set() {
         std::sync::Arc::new(arrow::array::Float64Array::new_null(6)),
     ));
     work.refuses(1, &["found null", "column `rewards`"]);
-    assert!(work.path().join("out/.gristmill-unfinished").exists());
-    // Not used by accident, and replaced when asked.
-    work.refuses(2, &["found an unfinished data set of gristmill's", "hint: --overwrite replaces it"]);
+    assert!(!work.path().join("out").exists(), "a run that fails takes back what it wrote");
     work.parquet("a.parquet", &[batch(steps())]);
+    work.manifest_of(&work.convert());
+}
+
+#[test]
+fn what_a_killed_run_leaves_is_no_data_set() {
+    let work = Work::of(steps());
+    fs::create_dir_all(work.path().join("out/default_policy")).unwrap();
+    fs::write(work.path().join("out/.gristmill-unfinished"), "").unwrap();
+    fs::write(work.path().join("out/default_policy/part-00000.parquet"), "half").unwrap();
+    // Not used by accident, not taken back by a run that it refused, and replaced when asked.
+    for _ in 0..2 {
+        work.refuses(2, &["found an unfinished data set of gristmill's", "hint: --overwrite replaces it"]);
+    }
+    assert!(work.path().join("out/default_policy/part-00000.parquet").exists());
     work.manifest_of(&work.convert_with(&["--overwrite"]));
     assert!(!work.path().join("out/.gristmill-unfinished").exists());
 }
