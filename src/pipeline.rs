@@ -34,10 +34,20 @@ type Pieces = Vec<Box<dyn Connector>>;
 pub struct ModulePlan {
     /// Its id.
     pub id: String,
+    /// The part of the data set whose episodes it gets, if that is split.
+    pub part: Option<String>,
     /// Its settings.
     pub settings: ModuleSettings,
     /// What its batch will hold.
     pub layout: PipelineLayout,
+}
+
+impl ModulePlan {
+    /// What the manifest calls it: the id, behind the part's name if there are parts.
+    #[must_use]
+    pub fn name(&self) -> String {
+        self.part.as_ref().map_or_else(|| self.id.clone(), |part| format!("{part}/{}", self.id))
+    }
 }
 
 /// What a pipeline promises for one module.

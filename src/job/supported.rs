@@ -29,12 +29,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "leave it out: no connector needs it yet",
         ),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
-        (
-            job.output.split.is_some(),
-            "output.split",
-            "splitting by episode",
-            "convert each part's files to its own output",
-        ),
     ]
     .into_iter()
     .filter(|(asked, ..)| *asked)
@@ -51,7 +45,7 @@ mod tests {
         assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
         let job = Job::from_toml_str(
             r#"
-            output = { shuffle = { seed = 7 }, split = { train = 0.9, val = 0.1 } }
+            output = { shuffle = { seed = 7 } }
             [input]
             paths = ["x"]
             layout = "minari"
@@ -64,14 +58,7 @@ mod tests {
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
         assert_eq!(
             keys,
-            [
-                "input.layout",
-                "input.where",
-                "input.on_bad_episode",
-                "input.spaces.actions",
-                "output.shuffle",
-                "output.split"
-            ]
+            ["input.layout", "input.where", "input.on_bad_episode", "input.spaces.actions", "output.shuffle"]
         );
     }
 }

@@ -5,6 +5,7 @@ mod output;
 mod provenance;
 mod reader;
 mod schedule;
+mod split;
 mod units;
 
 use std::ops::Range;
@@ -147,10 +148,15 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
     }
 
+    let modules = match &job.output.split {
+        Some(parts) => split::split(parts, &pipeline, modules, &mut index)?,
+        None => modules,
+    };
+
     let provenance = Provenance::of(&index);
     let mut streams = Vec::with_capacity(modules.len());
     for (stream, module) in modules.iter().enumerate() {
-        let folder = dir.module_dir(None, &module.id)?;
+        let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
         streams.push(Output::new(stream, folder, provenance.columns(), &module.layout.columns, &job.output)?);
     }
 
@@ -195,7 +201,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     read(&work, &mut written, "converting")?;
     let Written { outputs, found } = written;
 
-    let records: IndexMap<String, ModuleRecord> = modules.iter().map(|m| m.id.clone()).zip(outputs.finish()?).collect();
+    let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
     let files = source.rows().files();
     let input_files = files
         .iter()
@@ -256,7 +262,7 @@ fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<Mod
     let plan = |(id, episodes): (&String, &EpisodeLayout)| {
         let settings = job.rl_module.module(id);
         let layout = pipeline.layout(&settings, episodes)?;
-        Ok(ModulePlan { id: id.clone(), settings, layout })
+        Ok(ModulePlan { part: None, id: id.clone(), settings, layout })
     };
     index.modules.iter().zip(&index.layouts).map(plan).collect()
 }

@@ -151,7 +151,7 @@ fn places(entry: &Entry) -> Vec<Place> {
             let settings = ModuleSettings { stateful, max_seq_len: Some(3), ..ModuleSettings::default() };
             let steps = episodes(&[1], obs).steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
             if let Ok(layout) = pipeline.layout(&settings, &EpisodeLayout { steps, last_obs: true }) {
-                let modules = vec![ModulePlan { id: "default_policy".to_owned(), settings, layout }];
+                let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
                 let what =
                     format!("{} at {at} of {names:?}, stateful = {stateful}, {compat:?}, obs = {obs:?}", entry.name);
                 out.push(Place { pipeline, modules, obs: obs.clone(), what });
@@ -281,7 +281,7 @@ fn cuts_agree_on_every_step() {
         let settings = ModuleSettings { stateful: true, max_seq_len: Some(3), ..ModuleSettings::default() };
         let types = whole.steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
         let layout = pipeline.layout(&settings, &EpisodeLayout { steps: types, last_obs: true }).unwrap();
-        let modules = vec![ModulePlan { id: "default_policy".to_owned(), settings, layout }];
+        let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
         let place = Place { pipeline, modules, obs: obs.clone(), what: "cuts".to_owned() };
         let batch = place.run(std::slice::from_ref(&whole)).remove(0);
         // One more step in each episode that has any.

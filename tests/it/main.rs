@@ -12,4 +12,5 @@ mod job;
 mod laws;
 mod layouts;
 mod output;
+mod split;
 mod support;
