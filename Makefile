@@ -4,7 +4,7 @@ PYTHON ?= python3
 COUNT ?= 200
 GRISTMILL = target/debug/gristmill
 
-.PHONY: test test-rust test-python lint fmt schemas oracle clean
+.PHONY: test test-rust test-python lint fmt schemas oracle memory clean
 
 test: test-rust test-python
 
@@ -41,6 +41,11 @@ schemas:
 oracle:
 	cargo build
 	$(PYTHON) tests/oracle/run.py --count $(COUNT) --gristmill $(GRISTMILL)
+
+# Peak memory and speed on step logs of growing size.
+memory: .venv/ready
+	cargo build --release
+	.venv/bin/python benches/memory.py
 
 clean:
 	rm -rf target .venv

@@ -149,7 +149,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     }
 
     let modules = match &job.output.split {
-        Some(parts) => split::split(parts, &pipeline, modules, &mut index)?,
+        Some(parts) => split::split(parts, &pipeline, &modules, &mut index)?,
         None => modules,
     };
 

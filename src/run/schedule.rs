@@ -151,7 +151,7 @@ pub(super) fn run<W: Work>(
         let (send, events) = unbounded::<Event<W>>();
         let mut live: VecDeque<Arc<Block>> = VecDeque::new();
         let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
-        let (mut reads, mut next_unit, mut taken) = (0_usize, 0_usize, 0_usize);
+        let (mut reads, mut next_unit, mut finished) = (0_usize, 0_usize, 0_usize);
         let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
         let (mut cuts, mut appended) = (0_usize, 0_usize);
         let mut groups: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
@@ -183,7 +183,7 @@ pub(super) fn run<W: Work>(
             // Units whose rows are there, as long as what they make is taken.
             while next_unit < units.len()
                 && units[next_unit].end <= frontier
-                && next_unit - taken < max_units
+                && next_unit - finished < max_units
                 && cuts - appended < max_groups
             {
                 let unit = &units[next_unit];
@@ -227,7 +227,7 @@ pub(super) fn run<W: Work>(
             }
 
             // More reading: ahead within the budget, and the next block always when nothing else could free memory.
-            let in_flight = (next_unit - taken) + (cuts - appended);
+            let in_flight = (next_unit - finished) + (cuts - appended);
             loop {
                 let fits = live_bytes + reader.queued_bytes() < limits.read_bytes;
                 if read_error.is_some() || reads >= limits.threads || !(fits || (in_flight == 0 && reads == 0)) {
@@ -242,7 +242,7 @@ pub(super) fn run<W: Work>(
                 reads += 1;
             }
 
-            if reads == 0 && next_unit == taken && cuts == appended {
+            if reads == 0 && next_unit == finished && cuts == appended {
                 if let Some(e) = read_error {
                     return Err(e);
                 }
@@ -274,12 +274,12 @@ pub(super) fn run<W: Work>(
                 }
                 Event::Done(number, result) => {
                     done.insert(number, result);
-                    while let Some(result) = done.remove(&taken) {
-                        let unit = &units[taken];
+                    while let Some(result) = done.remove(&finished) {
+                        let unit = &units[finished];
                         taker.take(result?)?;
                         progress.advance(Step { episodes: unit.entries.len() as u64, steps: unit.steps, bytes: 0 });
-                        taken += 1;
-                        while let Some(cut) = taker.cut(taken == units.len()) {
+                        finished += 1;
+                        while let Some(cut) = taker.cut(finished == units.len()) {
                             let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
                             scope.spawn(move |_| {
                                 let result = guarded(|| Encoded::new(&cut, &encoder));

@@ -41,12 +41,12 @@ fn part_of(id: &str, parts: &IndexMap<String, f64>) -> usize {
 pub(super) fn split(
     parts: &IndexMap<String, f64>,
     pipeline: &Pipeline,
-    modules: Vec<ModulePlan>,
+    modules: &[ModulePlan],
     index: &mut Index,
 ) -> Result<Vec<ModulePlan>> {
     for (i, piece) in pipeline.pieces().enumerate() {
         // Advantages are standardised over a train batch, which is a part; other statistics are the data set's.
-        if pipeline.surveys(i, &modules).is_some() && piece.name() != GeneralAdvantageEstimation::NAME {
+        if pipeline.surveys(i, modules).is_some() && piece.name() != GeneralAdvantageEstimation::NAME {
             return Err(Error::usage("statistics of the whole data set together with output.split are not built yet")
                 .connector(i, piece.name())
                 .job_key("output.split")

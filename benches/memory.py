@@ -1,0 +1,89 @@
+"""Peak memory and speed of `convert` on step logs of growing size: `make memory`.
+
+Makes seeded CartPole-like logs (eps_id, t, obs f32[4], actions, rewards, flags, state_out f32[16]; row groups of 131072
+rows; episodes of 200 steps), converts each with the release build, and prints what the operating system says of the
+finished process. Linux and macOS only.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+ROW_GROUP = 131_072
+EPISODE = 200
+
+
+def tensor(values):
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+
+
+def make_log(path, steps, interleaved):
+    """A log of `steps` rows; `interleaved`: 64 environments take turns, as a vectorised recorder writes."""
+    random = np.random.default_rng(0)
+    writer = None
+    for start in range(0, steps, ROW_GROUP):
+        row = np.arange(start, min(start + ROW_GROUP, steps))
+        if interleaved:
+            turn, env = row // 64, row % 64
+            episode, t = turn // EPISODE * 64 + env, turn % EPISODE
+        else:
+            episode, t = row // EPISODE, row % EPISODE
+        n = len(row)
+        table = pa.table(
+            {
+                "eps_id": pa.array(episode),
+                "t": pa.array(t),
+                "obs": tensor(random.standard_normal((n, 4), dtype=np.float32)),
+                "actions": pa.array(random.integers(0, 2, n)),
+                "rewards": pa.array(np.ones(n)),
+                "terminateds": pa.array(t == EPISODE - 1),
+                "truncateds": pa.array(np.zeros(n, bool)),
+                "state_out": tensor(np.tanh(random.standard_normal((n, 16), dtype=np.float32))),
+            }
+        )
+        writer = writer or pq.ParquetWriter(path, table.schema, compression="zstd", compression_level=1)
+        writer.write_table(table, row_group_size=ROW_GROUP)
+    writer.close()
+
+
+def run(command):
+    """Seconds, and the process's largest resident set in MiB."""
+    started = time.perf_counter()
+    process = subprocess.Popen(command)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"{' '.join(command)} failed")
+    unit = 1 if sys.platform == "darwin" else 1024
+    return time.perf_counter() - started, usage.ru_maxrss * unit / 2**20
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gristmill", default="target/release/gristmill")
+    parser.add_argument("--steps", type=int, nargs="+", default=[1_000_000, 5_000_000, 20_000_000])
+    parser.add_argument("--interleaved", action="store_true")
+    parser.add_argument("--threads", type=int, default=2)
+    args = parser.parse_args()
+    print(f"{'steps':>12} {'log MB':>8} {'seconds':>8} {'M steps/s':>10} {'peak MiB':>9}")
+    with tempfile.TemporaryDirectory() as folder:
+        log, out = pathlib.Path(folder, "log.parquet"), pathlib.Path(folder, "shards")
+        for steps in args.steps:
+            make_log(log, steps, args.interleaved)
+            command = [args.gristmill, "convert", "--quiet", "--threads", str(args.threads)]
+            seconds, peak = run([*command, "--input", str(log), "--output", str(out)])
+            size = log.stat().st_size / 1e6
+            print(f"{steps:>12,} {size:>8.1f} {seconds:>8.2f} {steps / seconds / 1e6:>10.2f} {peak:>9.1f}")
+            shutil.rmtree(out)
+
+
+if __name__ == "__main__":
+    main()
