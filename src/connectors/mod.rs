@@ -7,6 +7,7 @@ mod add_observations;
 mod add_one_ts;
 mod add_states;
 mod add_time_dim;
+mod agent_to_module_mapping;
 mod batch_individual_items;
 mod clip_rewards;
 mod compute_returns_to_go;
@@ -36,6 +37,7 @@ pub use add_observations::AddObservationsFromEpisodesToBatch;
 pub use add_one_ts::AddOneTsToEpisodesAndTruncate;
 pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
+pub use agent_to_module_mapping::AgentToModuleMapping;
 pub use batch_individual_items::BatchIndividualItems;
 pub use clip_rewards::ClipRewards;
 pub use compute_returns_to_go::ComputeReturnsToGo;
@@ -75,6 +77,7 @@ static ALL: &[Entry] = &[
     Entry::of::<AddColumnsFromEpisodesToTrainBatch>(),
     Entry::of::<AddTimeDimToBatchAndZeroPad>(),
     Entry::of::<AddStatesFromEpisodesToBatch>(),
+    Entry::of::<AgentToModuleMapping>(),
     Entry::of::<BatchIndividualItems>(),
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),

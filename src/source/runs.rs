@@ -148,9 +148,9 @@ impl Runs {
         }
     }
 
-    /// The runs of each episode, in row order: `(runs, offsets)`, episode `e` owning `runs[offsets[e]..offsets[e+1]]`.
-    #[must_use]
-    pub fn by_episode(&self) -> (Vec<Run>, Vec<usize>) {
+    /// Sorts the runs by episode, each episode's in row order, and says where each starts: episode `e` owns
+    /// `runs[offsets[e]..offsets[e + 1]]`.
+    pub fn sort_by_episode(&mut self) -> Vec<usize> {
         let mut offsets = vec![0; self.ids.len() + 1];
         for run in &self.runs {
             offsets[run.episode + 1] += 1;
@@ -158,9 +158,11 @@ impl Runs {
         for i in 1..offsets.len() {
             offsets[i] += offsets[i - 1];
         }
-        let mut sorted = self.runs.clone();
-        sorted.sort_by_key(|r| r.episode); // stable: row order is kept inside an episode
-        (sorted, offsets)
+        // Most logs hold one episode after the other: then nothing moves, and no room is needed to move it.
+        if !self.runs.is_sorted_by_key(|r| r.episode) {
+            self.runs.sort_by_key(|r| r.episode); // stable: row order is kept inside an episode
+        }
+        offsets
     }
 }
 
@@ -195,12 +197,12 @@ mod tests {
             ("a", 6, false, false),
             ("a", 7, false, false),
         ];
-        let runs = scan(&rows, true);
+        let mut runs = scan(&rows, true);
         let spans: Vec<_> = runs.runs.iter().map(|r| (r.episode, r.span.row, r.span.len, r.t)).collect();
         assert_eq!(spans, [(0, 0, 3, 0), (1, 3, 2, 0), (0, 5, 2, 3), (0, 7, 2, 6)]);
-        let (sorted, offsets) = runs.by_episode();
+        let offsets = runs.sort_by_episode();
         assert_eq!(offsets, [0, 3, 4]);
-        assert_eq!(sorted[2].span.row, 7);
+        assert_eq!(runs.runs[2].span.row, 7);
     }
 
     #[test]

@@ -116,50 +116,58 @@ impl StepsSource {
         Ok(Box::new(iter))
     }
 
-    fn entries(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<()> {
-        let (runs, offsets) = scanned.runs.by_episode();
-        let whose = &scanned.runs.ids;
+    fn entries(&self, scanned: &mut Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<()> {
+        let offsets = scanned.runs.sort_by_episode();
+        let (whose, runs) = (&scanned.runs.ids, &scanned.runs.runs);
         let timed = self.scan.timed();
         let of = |e: usize| &runs[offsets[e]..offsets[e + 1]];
         let to_print: Vec<Span> =
             (0..whose.len()).flat_map(|e| resolve::rows_to_print(of(e), timed, options.duplicates)).collect();
         let prints = if to_print.is_empty() { PrintTable::default() } else { PrintTable::read(self, to_print)? };
         let modules = self.modules(scanned, options, index)?;
-        // Episodes in order of first appearance, the agents of one in order of theirs. Episodes that an id stands for
-        // twice (duplicates kept) are ordered by their own first row.
+        // Episodes are numbered in order of first appearance, and that is their place. Only the agents of one episode
+        // must be brought together, in the order in which they appear, and an episode that an id stands for a second
+        // time (duplicates kept) goes to where its own rows start.
+        let moves = index.multi_agent || options.duplicates == Duplicates::Keep;
         let mut appearance: HashMap<&EpisodeId, u64> = HashMap::new();
-        for (e, who) in whose.iter().enumerate() {
+        for (e, who) in whose.iter().enumerate().filter(|_| moves) {
             let row = of(e)[0].span.row;
             appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
         }
-        let mut ordered: Vec<((u64, u64), Entry)> = Vec::with_capacity(whose.len());
+        let mut places: Vec<(u64, u64)> = Vec::new();
         for (e, who) in whose.iter().enumerate() {
             let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))
                 .map_err(|e| self.rows.locate(e.row, e.error).episode(who.id.to_string()))?;
             let first_row = of(e)[0].span.row;
             for (i, episode) in all.into_iter().enumerate() {
-                let again = episode.spans.first().map_or(first_row, |s| s.row);
-                let place = if i == 0 { (appearance[&who.id], first_row) } else { (again, again) };
-                if let Some(mut entry) = self.entry(who, &episode, options, index)? {
-                    entry.module =
-                        u32::try_from(modules[e]).map_err(|_| Error::usage("found more modules than there can be"))?;
-                    ordered.push((place, entry));
+                let Some(mut entry) = self.entry(who, &episode, options, index)? else { continue };
+                entry.module = modules[e];
+                index.entries.push(entry);
+                if moves {
+                    let again = episode.spans.first().map_or(first_row, |s| s.row);
+                    places.push(if i == 0 { (appearance[&who.id], first_row) } else { (again, again) });
                 }
             }
         }
-        ordered.sort_by_key(|(place, _)| *place);
-        index.entries = ordered.into_iter().map(|(_, entry)| entry).collect();
+        if moves {
+            let mut order: Vec<usize> = (0..places.len()).collect();
+            order.sort_by_key(|&i| places[i]);
+            index.entries = order.into_iter().map(|i| index.entries[i].clone()).collect();
+        }
         index::number(&mut index.entries)
     }
 
     /// The module of each episode (of one agent), as an index of [`Index::modules`], which this fills in together
     /// with the modules' layouts.
-    fn modules(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<Vec<usize>> {
+    fn modules(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<Vec<u32>> {
         let mut out = Vec::with_capacity(scanned.runs.ids.len());
         let mut own: HashMap<(&EpisodeId, Option<&str>), &Who> = HashMap::new();
         let mut presence: Vec<Presence> = Vec::new();
         for (e, who) in scanned.runs.ids.iter().enumerate() {
-            if let Some(before) = own.insert((&who.id, who.agent.as_deref()), who) {
+            // Only where modules are recorded can one agent of an episode stand here twice.
+            if who.module.is_some()
+                && let Some(before) = own.insert((&who.id, who.agent.as_deref()), who)
+            {
                 let name = |w: &Who| w.module.as_deref().unwrap_or("none").to_owned();
                 let what = format!("the rows of one agent name two modules, {:?} and {:?}", name(before), name(who));
                 return Err(Error::data(what)
@@ -179,7 +187,7 @@ impl StepsSource {
                 presence[at].null.extend(&seen.null);
                 presence[at].valid.extend(&seen.valid);
             }
-            out.push(at);
+            out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
         }
         index.layouts = presence.iter().map(|seen| self.layout_of(seen, &index.layout)).collect();
         Ok(out)
@@ -385,8 +393,8 @@ impl Source for StepsSource {
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
-        let scanned = scan::scan(&self.rows, &self.scan, progress)?;
-        self.entries(&scanned, options, &mut index)?;
+        let mut scanned = scan::scan(&self.rows, &self.scan, progress)?;
+        self.entries(&mut scanned, options, &mut index)?;
         if index.steps_read == 0 {
             let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
             return Err(self
