@@ -15,5 +15,6 @@ pub mod progress;
 pub mod run;
 pub mod sink;
 pub mod source;
+pub mod sql;
 pub mod stats;
 pub mod tensor;

@@ -8,6 +8,7 @@ mod add_states;
 mod add_time_dim;
 mod batch_individual_items;
 mod compute_returns_to_go;
+mod expression;
 mod general_advantage_estimation;
 mod numpy_to_tensor;
 
@@ -19,6 +20,7 @@ pub use add_states::AddStatesFromEpisodesToBatch;
 pub use add_time_dim::AddTimeDimToBatchAndZeroPad;
 pub use batch_individual_items::BatchIndividualItems;
 pub use compute_returns_to_go::ComputeReturnsToGo;
+pub use expression::Expression;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
 pub use numpy_to_tensor::NumpyToTensor;
 
@@ -46,6 +48,7 @@ static ALL: &[Entry] = &[
     Entry::of::<NumpyToTensor>(),
     Entry::of::<GeneralAdvantageEstimation>(),
     Entry::of::<ComputeReturnsToGo>(),
+    Entry::of::<Expression>(),
 ];
 
 /// What is known of a piece without an instance of it.

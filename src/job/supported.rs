@@ -15,12 +15,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "reading Minari datasets",
             "a `steps` table says the same",
         ),
-        (
-            job.input.where_.is_some(),
-            "input.where",
-            "choosing episodes by a predicate",
-            "filter the recording beforehand",
-        ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
         (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
     ]
@@ -39,12 +33,12 @@ mod tests {
         assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
         let job = Job::from_toml_str(
             r#"
-            input = { paths = ["x"], layout = "minari", where = "episode_return > 1", on_bad_episode = "skip" }
+            input = { paths = ["x"], layout = "minari", on_bad_episode = "skip" }
             output = { shuffle = { seed = 7 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(keys, ["input.layout", "input.where", "input.on_bad_episode", "output.shuffle"]);
+        assert_eq!(keys, ["input.layout", "input.on_bad_episode", "output.shuffle"]);
     }
 }

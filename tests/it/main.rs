@@ -2,3 +2,5 @@
 
 mod cli;
 mod job;
+#[cfg(feature = "sql")]
+mod sql;

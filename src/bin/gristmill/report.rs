@@ -146,6 +146,10 @@ pub fn converted(report: &Report) -> String {
         let n = report.duplicates_dropped;
         odd.push(format!("{} recorded again {} left out", count(n, "episode"), if n == 1 { "was" } else { "were" }));
     }
+    if report.filtered_out > 0 {
+        let n = report.filtered_out;
+        odd.push(format!("{} left out by `where`", count(n, "episode")));
+    }
     if report.discontinuities > 0 {
         let n = report.discontinuities;
         let (has, step) = if n == 1 { ("has", "step") } else { ("have", "steps") };
