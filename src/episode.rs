@@ -184,7 +184,8 @@ impl EpisodeBatch {
     /// If rewards are not one number a step.
     pub fn returns(&self) -> Result<Vec<f64>> {
         let rewards = self.steps.get(column::REWARDS).filter(|r| r.ty().shape.is_empty());
-        let rewards = rewards.ok_or_else(|| Error::internal("a return needs one reward a step"))?.cast(DType::Float64)?;
+        let rewards =
+            rewards.ok_or_else(|| Error::internal("a return needs one reward a step"))?.cast(DType::Float64)?;
         let values = rewards.values::<f64>();
         Ok((0..self.len()).map(|i| values[self.rows(i)].iter().fold(0.0, |sum, r| sum + r)).collect())
     }

@@ -88,7 +88,9 @@ impl Piece for Expression {
 
     fn check(&self) -> Result<()> {
         if self.columns.is_empty() {
-            return Err(Error::usage("found no column, expected at least one: columns = { rewards = \"rewards / 10.0\" }"));
+            return Err(Error::usage(
+                "found no column, expected at least one: columns = { rewards = \"rewards / 10.0\" }",
+            ));
         }
         if self.columns.keys().any(|name| name.is_empty() || name.split('/').any(str::is_empty)) {
             return Err(Error::usage("found an empty name in `columns`, expected names such as rewards or \"obs/0\""));
@@ -167,7 +169,8 @@ impl Expression {
                 Target::Batch => Goal::Column(name.clone()),
                 Target::Episodes => goal(name, steps).map_err(at)?,
             };
-            if let Some(other) = all.iter().find(|o| o.goal.leaf() == goal.leaf() && (is_whole(&o.goal) || is_whole(&goal)))
+            if let Some(other) =
+                all.iter().find(|o| o.goal.leaf() == goal.leaf() && (is_whole(&o.goal) || is_whole(&goal)))
             {
                 let what = format!("`{}` is replaced as a whole and in parts", other.goal.leaf());
                 return Err(at(Error::usage(what).hint("name either the tensor or its elements")));
@@ -223,7 +226,9 @@ fn names_a_row(name: &str) -> Error {
 fn clash<'a>(name: &str, mut others: impl Iterator<Item = &'a str>) -> Result<()> {
     let inside = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
     match others.find(|other| inside(name, other) || inside(other, name)) {
-        Some(other) => Err(Error::usage(format!("`{name}` cannot stand beside `{other}`: one would be inside the other"))),
+        Some(other) => {
+            Err(Error::usage(format!("`{name}` cannot stand beside `{other}`: one would be inside the other")))
+        }
         None => Ok(()),
     }
 }
@@ -240,7 +245,9 @@ fn check_observation(compiled: &Compiled, layout: &EpisodeLayout) -> Result<()> 
     Err(Error::usage(format!(
         "an observation also stands after the last step, where there is nothing else; its expression {found}"
     ))
-    .hint("read observations, t, eps_id, episode_length and episode_return, row by row; or give the column another name"))
+    .hint(
+        "read observations, t, eps_id, episode_length and episode_return, row by row; or give the column another name",
+    ))
 }
 
 impl Connector for Expression {
@@ -265,8 +272,11 @@ impl Connector for Expression {
                         || (dtype.is_float() && ty.dtype.is_float())
                         || dtype.lossless_union(ty.dtype) == Some(ty.dtype);
                     if !fits {
-                        let what = format!("the expression gives {dtype}, expected {} like the rest of `{leaf}`", ty.dtype);
-                        return Err(at(Error::usage(what).hint("CAST changes the type; another name makes a column of its own")));
+                        let what =
+                            format!("the expression gives {dtype}, expected {} like the rest of `{leaf}`", ty.dtype);
+                        return Err(at(
+                            Error::usage(what).hint("CAST changes the type; another name makes a column of its own")
+                        ));
                     }
                 }
                 Goal::Column(name) => match plan.episodes.steps.iter_mut().find(|(n, _)| **n == **name) {
@@ -582,8 +592,7 @@ mod tests {
         let mut eps = episodes(&[3]);
         eps.steps.set(REWARDS, Tensor::from_values::<f64>([], &[10., 20., 30.]));
         eps.steps.set(OBS, Tensor::from_values::<f32>([2], &[0.1, 1., 0.9, 2., -0.4, 3.]));
-        let columns =
-            [("rewards", "rewards / 10.0 + 0.01 * (abs(\"obs/0\") < 0.5)"), ("is_fast", "\"obs/1\" > 1.5")];
+        let columns = [("rewards", "rewards / 10.0 + 0.01 * (abs(\"obs/0\") < 0.5)"), ("is_fast", "\"obs/1\" > 1.5")];
         run(&columns, &mut eps).unwrap();
         assert_eq!(doubles(&eps, REWARDS), [1.01, 2.0, 3.01]);
         assert_eq!(eps.steps.get("is_fast").unwrap().bytes(), [0, 1, 1]);
@@ -637,7 +646,8 @@ mod tests {
         let parts: Vec<EpisodeBatch> = (0..4)
             .map(|i| {
                 let rows = whole.rows(i);
-                let cut = |c: &Columns, start, len| c.iter().map(|(n, t)| (Arc::clone(n), t.slice(start, len))).collect();
+                let cut =
+                    |c: &Columns, start, len| c.iter().map(|(n, t)| (Arc::clone(n), t.slice(start, len))).collect();
                 EpisodeBatch {
                     chunks: vec![whole.chunks[i].clone()],
                     offsets: vec![0, rows.len()],
@@ -662,11 +672,13 @@ mod tests {
     #[test]
     fn observations_change_everywhere() {
         let mut eps = episodes(&[2, 1]);
-        let past = [("obs", Tensor::from_values::<f32>([1], &[8., 9.])), (REWARDS, Tensor::from_values::<f64>([], &[6., 7.]))];
+        let past =
+            [("obs", Tensor::from_values::<f32>([1], &[8., 9.])), (REWARDS, Tensor::from_values::<f64>([], &[6., 7.]))];
         eps.history = past.into_iter().map(|(n, t)| (Arc::from(n), t)).collect();
         eps.history_offsets = vec![0, 0, 2];
         eps.chunks[1].t_started = 2;
-        run(&[("obs/0", "\"obs/0\" / 2.0 + t"), ("rewards", "rewards + t"), ("mean", "avg(rewards)")], &mut eps).unwrap();
+        run(&[("obs/0", "\"obs/0\" / 2.0 + t"), ("rewards", "rewards + t"), ("mean", "avg(rewards)")], &mut eps)
+            .unwrap();
         assert_eq!(eps.steps.get(OBS).unwrap().values::<f32>(), [0., 1.5, 7.]);
         assert_eq!(eps.last_obs.get(OBS).unwrap().values::<f32>(), [3., 8.5]);
         assert_eq!(eps.history.get(OBS).unwrap().values::<f32>(), [4., 5.5]);
@@ -702,7 +714,11 @@ mod tests {
     fn what_cannot_be_is_said_before_there_are_data() {
         let eps = episodes(&[1]);
         for (into, columns, what) in [
-            (Target::Episodes, [("rewards", "reward")], "found no column `reward`; there are \"obs/0\", actions, rewards, t"),
+            (
+                Target::Episodes,
+                [("rewards", "reward")],
+                "found no column `reward`; there are \"obs/0\", actions, rewards, t",
+            ),
             (Target::Episodes, [("obs/0", "actions * 1.0")], "an observation also stands after the last step"),
             (Target::Episodes, [("obs/0", "avg(\"obs/0\")")], "an observation also stands after the last step"),
             (Target::Episodes, [("obs/1", "t * 1.0")], "`obs` has 1 elements"),

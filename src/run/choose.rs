@@ -14,8 +14,8 @@ use crate::column::{AGENT_ID, DEFAULT_MODULE_ID, EPS_ID, REWARDS};
 use crate::episode::{EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::Job;
-use crate::sql::{self, EpisodeTable, Kind, Offer, Values};
 use crate::source::index::{Entry, Index};
+use crate::sql::{self, EpisodeTable, Kind, Offer, Values};
 use crate::tensor::{DType, Tensor};
 
 const RETURN: &str = "episode_return";

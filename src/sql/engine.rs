@@ -16,6 +16,11 @@ use crate::error::{Error, Result};
 use crate::source::file::quietly;
 use crate::tensor::{DType, Element, Tensor};
 
+/// Most operands and operations of an expression: what recurses over it needs a bounded stack.
+const MAX_PARTS: usize = 600;
+/// Stack for reading expressions of up to [`MAX_LEN`] bytes.
+const ROOM: usize = 128 << 20;
+
 /// A SQL expression, its columns found and its types known.
 pub struct Expression {
     sql: String,
@@ -80,7 +85,8 @@ impl Expression {
             columns.push(guarded(|| to_column(name, *kind, &values, rows))?);
         }
         let frame = guarded(|| {
-            let made = if columns.is_empty() { Ok(DataFrame::empty_with_height(rows)) } else { DataFrame::new(rows, columns) };
+            let made =
+                if columns.is_empty() { Ok(DataFrame::empty_with_height(rows)) } else { DataFrame::new(rows, columns) };
             made.map_err(|e| Error::internal(format!("columns of a SQL frame: {e}")))
         })?;
         let mut out = Outcome { values: Tensor::zeros(self.dtype.scalar(), 0), nulls: Vec::new() };
@@ -130,7 +136,7 @@ impl Expression {
 }
 
 fn compile(sql: &str, offer: &Offer) -> Result<Expression> {
-    let parsed = polars::sql::sql_expr(sql).map_err(|e| not_sql(&e))?;
+    let parsed = parse(sql)?;
     let mut names: Vec<String> = Vec::new();
     for part in &parsed {
         let refused = match part {
@@ -164,7 +170,7 @@ fn compile(sql: &str, offer: &Offer) -> Result<Expression> {
     let plan = frame
         .clone()
         .lazy()
-        .select([parsed.alias("value")])
+        .select([count_truth_values(parsed, &schema).alias("value")])
         .with_optimizations(OptFlags::TYPE_COERCION | OptFlags::TYPE_CHECK)
         .to_alp_optimized()
         .map_err(|e| wrong_types(&e))?;
@@ -178,7 +184,8 @@ fn compile(sql: &str, offer: &Offer) -> Result<Expression> {
     let root = root.clone();
     let found = root.dtype(&schema, &arena).map_err(|e| wrong_types(&e))?.clone();
     let dtype = number_type(&found).ok_or_else(|| {
-        let error = Error::usage(format!("the expression gives {}, expected a number or a truth value", type_word(&found)));
+        let error =
+            Error::usage(format!("the expression gives {}, expected a number or a truth value", type_word(&found)));
         match found {
             DataType::Null => error.hint("NULL alone has no type: CAST(NULL AS DOUBLE) has one"),
             DataType::String => error.hint("text stands in single quotes, names of columns in double quotes or none"),
@@ -199,6 +206,46 @@ fn compile(sql: &str, offer: &Offer) -> Result<Expression> {
         return Err(Error::internal(format!("polars foretold {found} and gave {}", trial.dtype())));
     }
     Ok(Expression { sql: sql.to_owned(), names, kinds, dtype, by_row, physical })
+}
+
+/// Reads the text. A long one is read where there is room for deep recursion, until its size is known to be harmless.
+fn parse(sql: &str) -> Result<Expr> {
+    let read = || {
+        let parsed = polars::sql::sql_expr(sql).map_err(|e| not_sql(&e))?;
+        match (&parsed).into_iter().count() {
+            0..=MAX_PARTS => Ok(parsed),
+            parts => Err(Error::usage(format!("found an expression of {parts} parts, expected {MAX_PARTS} at most"))),
+        }
+    };
+    if sql.len() <= MAX_PARTS {
+        return read();
+    }
+    let roomy = || guarded(read);
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(ROOM).spawn_scoped(scope, roomy);
+        let thread = thread.map_err(|e| Error::environment(format!("cannot start a thread: {e}")))?;
+        thread.join().unwrap_or_else(|_| Err(Error::internal("a guarded thread fell")))
+    })
+}
+
+/// Has truth values count as 0 and 1 (int64) beside each other and beside literals. Polars knows this for columns only.
+fn count_truth_values(expr: Expr, schema: &Schema) -> Expr {
+    let field = |e: &Expr| e.to_field(schema).ok().map(|f| f.dtype);
+    let is_truth = |e: &Expr| match e {
+        Expr::BinaryExpr { op, .. } if op.is_arithmetic() => false,
+        Expr::Column(name) => schema.get(name) == Some(&DataType::Boolean),
+        other => field(other) == Some(DataType::Boolean),
+    };
+    let counted =
+        |e: &Arc<Expr>| if is_truth(e) { Arc::new(e.as_ref().clone().cast(DataType::Int64)) } else { Arc::clone(e) };
+    expr.map_expr(|e| {
+        let Expr::BinaryExpr { left, op, right } = &e else { return e };
+        let untyped = |e: &Expr| is_truth(e) || field(e).is_some_and(|d| d.is_unknown());
+        if op.is_arithmetic() && ((is_truth(left) && untyped(right)) || (is_truth(right) && untyped(left))) {
+            return Expr::BinaryExpr { left: counted(left), op: *op, right: counted(right) };
+        }
+        e
+    })
 }
 
 // ---- exact arithmetic -----------------------------------------------------------------------------------------------
@@ -352,16 +399,15 @@ fn from_series(series: &Series, dtype: DType, start: usize) -> Result<Outcome> {
         match column.cont_slice() {
             Ok(values) => Tensor::from_values::<T::Native>([], values),
             Err(_) => {
-                let values: Vec<T::Native> = column.iter().map(Option::unwrap_or_default).collect();
+                let values: Vec<T::Native> =
+                    column.iter().map(|v| v.unwrap_or_else(bytemuck::Zeroable::zeroed)).collect();
                 Tensor::from_values::<T::Native>([], &values)
             }
         }
     }
     let wrong = |e: PolarsError| Error::internal(format!("values of an expression: {e}"));
     let values = match dtype {
-        DType::Bool => {
-            Tensor::from_bools(series.bool().map_err(wrong)?.iter().map(Option::unwrap_or_default))
-        }
+        DType::Bool => Tensor::from_bools(series.bool().map_err(wrong)?.iter().map(Option::unwrap_or_default)),
         DType::Int8 => numbers(series.i8().map_err(wrong)?),
         DType::Int16 => numbers(series.i16().map_err(wrong)?),
         DType::Int32 => numbers(series.i32().map_err(wrong)?),

@@ -33,7 +33,7 @@ pub use predicate::{EpisodeTable, choose, predicate};
 use crate::error::Error;
 use crate::tensor::Tensor;
 
-/// Longest expression, in bytes. Trees of a hand-written expression are far smaller; deeper ones endanger the stack.
+/// Longest expression, in bytes.
 const MAX_LEN: usize = 10_000;
 
 /// The values of a column, one a row.

@@ -155,10 +155,7 @@ mod tests {
     #[test]
     fn unknown_names_are_told_what_there_is() {
         let error = offer().unknown("reward");
-        assert_eq!(
-            error.what(),
-            "found no column `reward`; there are \"obs/pos/0\" to \"obs/pos/2\", rewards, t"
-        );
+        assert_eq!(error.what(), "found no column `reward`; there are \"obs/pos/0\" to \"obs/pos/2\", rewards, t");
         assert_eq!(error.hint_text(), Some("did you mean `rewards`?"));
         assert!(offer().unknown("obs/pos").hint_text().unwrap().contains("\"obs/pos/0\" to \"obs/pos/2\""));
         assert!(offer().unknown("obs/image").what().contains("uint8[8, 8]"));

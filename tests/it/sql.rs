@@ -56,7 +56,8 @@ fn text_id(e: usize) -> ArrayRef {
 fn job(input: &str, rest: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     record(&dir.path().join("log.parquet"), &[&[10., 20., 30.], &[1., 2.], &[4.; 4], &[100.]], text_id);
-    std::fs::write(dir.path().join("job.toml"), format!("[input]\npaths = ['log.parquet']\n{input}\n{rest}\n")).unwrap();
+    std::fs::write(dir.path().join("job.toml"), format!("[input]\npaths = ['log.parquet']\n{input}\n{rest}\n"))
+        .unwrap();
     dir
 }
 
@@ -151,7 +152,8 @@ fn integer_ids_are_integers() {
 #[test]
 fn threads_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let rewards: Vec<Vec<f64>> = (0..300_u32).map(|e| (0..e % 37 + 1).map(|t| f64::from(t * e) * 0.37).collect()).collect();
+    let rewards: Vec<Vec<f64>> =
+        (0..300_u32).map(|e| (0..e % 37 + 1).map(|t| f64::from(t * e) * 0.37).collect()).collect();
     record(&dir.path().join("log.parquet"), &rewards.iter().map(Vec::as_slice).collect::<Vec<_>>(), text_id);
     let rest = expression("{ rewards = 'rewards - avg(rewards)', rank = 'sum(rewards) over (order by t)' }");
     let input = "[input]\npaths = ['log.parquet']\nwhere = 'episode_return > avg(episode_return) / 2'\n";
@@ -175,7 +177,11 @@ fn mistakes_are_told_before_anything_is_read() {
              at: job key `columns.rewards`, connector 0 (Expression), column `reward`\n  hint: did you mean `rewards`?\n",
         ),
         ("", expression("{ rewards = 'rewards +' }"), "error: this is no SQL expression: "),
-        ("", expression("{ rewards = 'eps_id' }"), "error: the expression gives text, expected a number or a truth value"),
+        (
+            "",
+            expression("{ rewards = 'eps_id' }"),
+            "error: the expression gives text, expected a number or a truth value",
+        ),
         ("", expression("{}"), "error: "),
         (
             "where = 'return > 1'",
