@@ -44,8 +44,8 @@ const EPISODE_RETURN: &str = "episode_return";
 /// (the flags of the step), `episode_length` (int64) and `episode_return` (float64, the rewards summed step by step)
 /// of the recorded chunk, and `eps_id` and `agent_id` as text.
 ///
-/// **Other rows.** Whatever looks at more than its own row (`SUM`, `AVG`, `MIN`, `LAG(x)`, `SUM(x) OVER (ORDER BY t)`,
-/// `ROW_NUMBER()`) sees the rows of its episode (its recorded chunk) and no others. Sub-selects are refused.
+/// **Other rows.** Whatever looks at more than its own row (`SUM(x)`, `AVG(x)`, `LAG(x) OVER (ORDER BY t)`,
+/// `SUM(x) OVER (ORDER BY t)`) sees the rows of its episode (its recorded chunk) and no others. Sub-selects are refused.
 ///
 /// **Types** are those of SQL, by Polars' rules. A number in the text takes the width of the column beside it:
 /// `rewards * 0.1` is float32 for float32 rewards (0.1 rounded to float32 first, as `NumPy` 2 does) and float64 for
@@ -55,8 +55,8 @@ const EPISODE_RETURN: &str = "episode_return";
 /// name and takes the expression's type: bool, integer, float32 or float64. Half precision is read as float32.
 /// `CAST(x AS REAL)` gives float32, `DOUBLE` float64, `BIGINT` int64, `INT` int32.
 ///
-/// **Missing values.** Null is an error with episode and step (`LAG` gives it on the first step: `COALESCE(LAG(x), 0)`);
-/// NaN is a value like others.
+/// **Missing values.** Null is an error with episode and step; NaN is a value like others. `LAG` gives null on the first
+/// step: `COALESCE(LAG(x) OVER (ORDER BY t), 0)`.
 ///
 /// **Observations** also stand after the last step, and before the first step of a chunk. So what replaces one may
 /// read observations, `t`, ids and the episode's length and return, row by row. `obs/0` names one element, which is

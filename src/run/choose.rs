@@ -110,15 +110,12 @@ fn rows(entries: &[Entry]) -> Vec<usize> {
                 entry.t_started > 0 && if exact { before == entry.t_started } else { before < entry.t_started }
             })
         };
-        match fits(true).or_else(|| fits(false)) {
-            Some(e) => {
-                episodes[e].end = end;
-                episodes[e].members.push(i);
-            }
-            None => {
-                mine.push(episodes.len());
-                episodes.push(Open { end, members: vec![i] });
-            }
+        if let Some(e) = fits(true).or_else(|| fits(false)) {
+            episodes[e].end = end;
+            episodes[e].members.push(i);
+        } else {
+            mine.push(episodes.len());
+            episodes.push(Open { end, members: vec![i] });
         }
     }
     episodes.sort_by_key(|e| e.members.iter().min().copied());
@@ -174,4 +171,67 @@ fn table(index: &Index, rows: &[usize], count: usize, returns: Option<&[f64]>) -
     columns.push((TRUNCATED, Values::Numbers(Tensor::from_bools(truncated))));
     columns.push((T_STARTED, Values::Numbers(Tensor::from_values::<i64>([], &starts))));
     EpisodeTable { columns, rows: count }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(&(id, t_started, steps): &(&str, i64, u64)) -> Entry {
+        Entry {
+            id: EpisodeId::Str(id.into()),
+            agent_id: None,
+            module: 0,
+            ordinal: 0,
+            bare_rank: 0,
+            spans: 0..0,
+            steps,
+            t_started,
+            terminated: t_started > 0,
+            truncated: false,
+            tail: None,
+            history: Vec::new(),
+            hanging: Vec::new(),
+        }
+    }
+
+    fn rows_of(list: &[(&str, i64, u64)]) -> Vec<usize> {
+        rows(&list.iter().map(entry).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn chunks_of_an_episode_are_one_row() {
+        assert_eq!(rows_of(&[("a", 0, 3), ("b", 0, 2), ("a", 3, 2)]), [0, 1, 0]);
+        assert_eq!(rows_of(&[("a", 3, 2), ("b", 0, 2), ("a", 0, 3)]), [0, 1, 0], "in any order");
+        assert_eq!(rows_of(&[("a", 0, 3), ("a", 7, 2)]), [0, 0], "with a gap");
+    }
+
+    #[test]
+    fn an_episode_recorded_twice_is_two_rows() {
+        assert_eq!(rows_of(&[("a", 0, 3), ("a", 0, 3), ("a", 3, 2), ("a", 3, 2)]), [0, 1, 0, 1]);
+        assert_eq!(rows_of(&[("a", 0, 0), ("a", 0, 3)]), [0, 1]);
+    }
+
+    #[cfg(feature = "sql")]
+    #[test]
+    fn whole_episodes_are_kept_and_numbered_anew() {
+        let list = [("b", 0, 2), ("a", 0, 3), ("a", 3, 2), ("c", 0, 1)];
+        let index = || Index { entries: list.iter().map(entry).collect(), ..Index::default() };
+        for (text, returns, kept) in [
+            ("episode_length >= 5", None, vec![("a", 0), ("a", 3)]),
+            ("terminated or episode_length = 1", None, vec![("a", 0), ("a", 3), ("c", 0)]),
+            ("episode_return > 4", Some([9.0, 2.0, 2.5, 1.0]), vec![("b", 0), ("a", 0), ("a", 3)]),
+            ("t_started = 0 and eps_id < 'b'", None, vec![("a", 0), ("a", 3)]),
+        ] {
+            let mut index = index();
+            let dropped = keep(&mut index, text, returns.as_ref().map(|r| &r[..])).unwrap();
+            let found: Vec<_> = index.entries.iter().map(|e| (e.id.to_string(), e.t_started)).collect();
+            assert_eq!(found, kept.iter().map(|(id, t)| ((*id).to_owned(), *t)).collect::<Vec<_>>(), "{text}");
+            assert_eq!(dropped, (list.len() - kept.len()) as u64);
+            assert!(index.entries.iter().enumerate().all(|(i, e)| e.ordinal == i as u64));
+        }
+        let error = keep(&mut index(), "episode_length > 9", None).unwrap_err();
+        assert_eq!(error.place().job_key.as_deref(), Some("input.where"));
+        assert_eq!(keep(&mut Index::default(), "episode_length > 9", None).unwrap(), 0);
+    }
 }

@@ -396,14 +396,11 @@ fn to_column(name: &str, kind: Kind, values: &Values, rows: usize) -> Result<Col
 fn from_series(series: &Series, dtype: DType, start: usize) -> Result<Outcome> {
     fn numbers<T: PolarsNumericType<Native: Element>>(column: &ChunkedArray<T>) -> Tensor {
         let column = column.rechunk();
-        match column.cont_slice() {
-            Ok(values) => Tensor::from_values::<T::Native>([], values),
-            Err(_) => {
-                let values: Vec<T::Native> =
-                    column.iter().map(|v| v.unwrap_or_else(bytemuck::Zeroable::zeroed)).collect();
-                Tensor::from_values::<T::Native>([], &values)
-            }
+        if let Ok(values) = column.cont_slice() {
+            return Tensor::from_values::<T::Native>([], values);
         }
+        let values: Vec<T::Native> = column.iter().map(|v| v.unwrap_or_else(bytemuck::Zeroable::zeroed)).collect();
+        Tensor::from_values::<T::Native>([], &values)
     }
     let wrong = |e: PolarsError| Error::internal(format!("values of an expression: {e}"));
     let values = match dtype {

@@ -25,7 +25,7 @@ fn record(path: &Path, rewards: &[&[f64]], id: impl Fn(usize) -> ArrayRef) {
     let t: Vec<i64> = lengths.iter().flat_map(|n| 0..i64::try_from(*n).unwrap()).collect();
     let last: Vec<bool> = lengths.iter().flat_map(|n| (0..*n).map(move |i| i + 1 == *n)).collect();
     let end = |odd: usize| {
-        Arc::new(BooleanArray::from_iter(last.iter().zip(&episodes).map(|(l, e)| Some(*l && e % 2 == odd))))
+        Arc::new(last.iter().zip(&episodes).map(|(l, e)| Some(*l && e % 2 == odd)).collect::<BooleanArray>())
     };
     #[expect(clippy::cast_possible_truncation, reason = "small numbers")]
     let obs: Vec<f32> = all.iter().zip(&t).flat_map(|(r, t)| [*r as f32, *t as f32]).collect();
@@ -98,11 +98,9 @@ fn rewards_are_shaped_before_later_pieces() {
     let rest = expression(columns) + "[[learner.connectors]]\ntype = 'ComputeReturnsToGo'\ngamma = 1.0\n";
     let dir = job("", &rest);
     convert(dir.path());
-    let f32s = |all: &[f64]| all.iter().map(|v| f64::from(*v as f32)).collect::<Vec<_>>();
-    #[expect(clippy::cast_possible_truncation, reason = "as the learner sees them")]
     let near = |a: Vec<f64>, b: &[f64]| {
         assert_eq!(a.len(), b.len());
-        assert!(a.iter().zip(f32s(b)).all(|(a, b)| (*a as f32 - b as f32).abs() < 1e-6), "{a:?} {b:?}");
+        assert!(a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} {b:?}");
     };
     near(column(dir.path(), "rewards"), &[1., 2., 3., 0.1, 0.2, 0.4, 0.4, 0.4, 0.4, 10.]);
     near(column(dir.path(), "returns_to_go"), &[6., 5., 3., 0.3, 0.2, 1.6, 1.2, 0.8, 0.4, 10.]);
@@ -153,7 +151,7 @@ fn integer_ids_are_integers() {
 fn threads_change_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let rewards: Vec<Vec<f64>> =
-        (0..300_u32).map(|e| (0..e % 37 + 1).map(|t| f64::from(t * e) * 0.37).collect()).collect();
+        (0..300_u32).map(|e| (0..=(e % 37)).map(|t| f64::from(t * e) * 0.37).collect()).collect();
     record(&dir.path().join("log.parquet"), &rewards.iter().map(Vec::as_slice).collect::<Vec<_>>(), text_id);
     let rest = expression("{ rewards = 'rewards - avg(rewards)', rank = 'sum(rewards) over (order by t)' }");
     let input = "[input]\npaths = ['log.parquet']\nwhere = 'episode_return > avg(episode_return) / 2'\n";

@@ -331,6 +331,7 @@ mod tests {
             episodes_in: 120,
             steps_in: 12_000,
             duplicates_dropped: 2,
+            filtered_out: 0,
             discontinuities: 1,
             problems: vec!["5 episodes are unfinished".to_owned()],
             modules: IndexMap::from([("default_policy".to_owned(), module)]),
