@@ -11,11 +11,13 @@ use polars_plan::plans::expr_ir::ExprIR;
 use polars_plan::plans::{AExpr, IR, ToFieldContext, is_elementwise_rec, is_scalar_ae};
 use polars_plan::prelude::{Arena, FunctionOptions, Node, OptFlags};
 
-use super::{Failed, Kind, MAX_LEN, Offer, Outcome, Values};
+use super::{Failed, Kind, Offer, Outcome, Values};
 use crate::error::{Error, Result};
 use crate::source::file::quietly;
 use crate::tensor::{DType, Element, Tensor};
 
+/// Longest expression, in bytes.
+const MAX_LEN: usize = 10_000;
 /// Most operands and operations of an expression: what recurses over it needs a bounded stack.
 const MAX_PARTS: usize = 600;
 /// Stack for reading expressions of up to [`MAX_LEN`] bytes.

@@ -14,8 +14,10 @@
 //! * **Arithmetic** on floats is IEEE arithmetic, each operation rounded once, as in `NumPy`: `x / 10.0` divides.
 //!   (Polars multiplies by `1 / 10.0`, which is another number for one value in four.) No operation is moved, merged
 //!   or computed beforehand.
-//! * **Threads.** Everything runs on the calling thread, apart from sorts and nested windows, which polars may spread
-//!   over a pool of its own without changing the result.
+//! * **Threads.** Everything runs on the calling thread, apart from sorts and `OVER`, which polars may hand to a pool of
+//!   its own without changing the result.
+//! * **Speed.** A row by itself and plain aggregates cost little more than reading their columns; `OVER` costs some 75 us
+//!   a chunk.
 //!
 //! Without the cargo feature `sql` the same names exist, and every expression is refused.
 
@@ -32,9 +34,6 @@ pub use predicate::{EpisodeTable, choose, predicate};
 
 use crate::error::Error;
 use crate::tensor::Tensor;
-
-/// Longest expression, in bytes.
-const MAX_LEN: usize = 10_000;
 
 /// The values of a column, one a row.
 #[derive(Debug, Clone)]
