@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::column;
 use crate::error::{Error, Result};
-use crate::tensor::{Tensor, TensorBuilder, TensorType};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// An episode id as recorded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -177,6 +177,18 @@ impl EpisodeBatch {
             out.extend(last, i, 1);
         }
         Ok(out.finish())
+    }
+
+    /// The sum of each chunk's rewards in float64, step by step.
+    ///
+    /// # Errors
+    /// If rewards are not one number a step.
+    pub fn returns(&self) -> Result<Vec<f64>> {
+        let rewards = self.steps.get(column::REWARDS).filter(|r| r.ty().shape.is_empty());
+        let rewards =
+            rewards.ok_or_else(|| Error::internal("a return needs one reward a step"))?.cast(DType::Float64)?;
+        let values = rewards.values::<f64>();
+        Ok((0..self.len()).map(|i| values[self.rows(i)].iter().fold(0.0, |sum, r| sum + r)).collect())
     }
 
     /// The error for a chunk whose last observation is needed and was not recorded.

@@ -54,6 +54,7 @@ pub mod progress;
 pub mod run;
 pub mod sink;
 pub mod source;
+pub mod sql;
 pub mod stats;
 pub mod tensor;
 pub mod window;

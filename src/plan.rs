@@ -46,6 +46,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open(job)?;
     let episodes = source.peek()?;
+    crate::run::choose::check(job, &episodes)?;
     let layout = pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &episodes)?;
     let column = |name: &str, ty: &TensorType| (name.to_owned(), ty.to_string());
     let columns = layout.columns.iter().map(|c| column(&c.name, &c.ty)).collect();

@@ -70,6 +70,12 @@ impl DType {
         }
     }
 
+    /// The type of a column of scalars.
+    #[must_use]
+    pub const fn scalar(self) -> TensorType {
+        TensorType { dtype: self, shape: Vec::new() }
+    }
+
     /// NumPy's name.
     #[must_use]
     pub const fn name(self) -> &'static str {

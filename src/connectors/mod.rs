@@ -15,6 +15,7 @@ mod count_based_curiosity;
 mod cutting;
 mod decision_transformer_windows;
 mod euclidian_distance_based_curiosity;
+mod expression;
 mod flatten_observations;
 mod frame_stacking;
 mod general_advantage_estimation;
@@ -44,6 +45,7 @@ pub use compute_returns_to_go::ComputeReturnsToGo;
 pub use count_based_curiosity::CountBasedCuriosity;
 pub use decision_transformer_windows::DecisionTransformerWindows;
 pub use euclidian_distance_based_curiosity::EuclidianDistanceBasedCuriosity;
+pub use expression::Expression;
 pub use flatten_observations::FlattenObservations;
 pub use frame_stacking::FrameStacking;
 pub use general_advantage_estimation::GeneralAdvantageEstimation;
@@ -97,6 +99,7 @@ static ALL: &[Entry] = &[
     Entry::of::<NStepReturns>(),
     Entry::of::<PrevActionsPrevRewards>(),
     Entry::of::<HindsightGoalRelabelling>(),
+    Entry::of::<Expression>(),
 ];
 
 /// What is known of a piece without an instance of it.

@@ -137,7 +137,14 @@ pub struct Input {
     pub on_bad_episode: OnBadEpisode,
     /// Gymnasium's spaces, where a recording does not carry them (one-hot, flattening, bounds).
     pub spaces: Spaces,
-    /// A SQL predicate over the episode table, such as `episode_return > 100 and episode_length >= 20`.
+    /// A SQL predicate over the episode table, such as `episode_return > 100 and episode_length >= 20`: episodes for
+    /// which it is true are kept.
+    ///
+    /// A row is a recorded episode (of one agent), its chunks added up. Columns: `eps_id` (int64 or text, as recorded),
+    /// `agent_id` (multi-agent data only), `episode_return` (float64), `episode_length` (int64), `terminated`,
+    /// `truncated`, `t_started` (int64). An aggregate is over the whole table:
+    /// `episode_return >= quantile_cont(episode_return, 0.9)` keeps the best tenth. `episode_return` costs a pass over
+    /// the data of its own.
     #[serde(rename = "where", skip_serializing_if = "Option::is_none")]
     pub where_: Option<String>,
 }

@@ -15,12 +15,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "reading Minari datasets",
             "a `steps` table says the same",
         ),
-        (
-            job.input.where_.is_some(),
-            "input.where",
-            "choosing episodes by a predicate",
-            "filter the recording beforehand",
-        ),
         (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
         (
             job.input.spaces.actions.is_some(),
@@ -49,16 +43,12 @@ mod tests {
             [input]
             paths = ["x"]
             layout = "minari"
-            where = "episode_return > 1"
             on_bad_episode = "skip"
             spaces = { actions = { type = "discrete", n = 2 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(
-            keys,
-            ["input.layout", "input.where", "input.on_bad_episode", "input.spaces.actions", "output.shuffle"]
-        );
+        assert_eq!(keys, ["input.layout", "input.on_bad_episode", "input.spaces.actions", "output.shuffle"]);
     }
 }

@@ -1,5 +1,6 @@
 //! A whole conversion: index the input, compile it unit by unit, write the shards, and the manifest last.
 
+pub(crate) mod choose;
 mod cutter;
 mod output;
 mod provenance;
@@ -8,6 +9,7 @@ mod schedule;
 mod split;
 mod units;
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +73,8 @@ pub struct Report {
     pub steps_in: u64,
     /// Episodes or chunks left out because they were recorded twice.
     pub duplicates_dropped: u64,
+    /// Episodes or chunks that `input.where` left out.
+    pub filtered_out: u64,
     /// Steps whose `new_obs` is not the next step's `obs`.
     pub discontinuities: u64,
     /// What else was odd, a sentence each.
@@ -112,6 +116,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     let source = recognise::open(job)?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;
+    choose::check(job, &peeked)?;
     if !peeked.steps.is_empty() {
         pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
     }
@@ -141,6 +146,19 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     progress.end();
 
     let modules = plan_modules(job, &pipeline, &index)?;
+    let read_bytes = options
+        .memory_limit
+        .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
+    let limits = Limits { threads, read_bytes };
+    let mut filtered_out = 0;
+    if let Some(predicate) = &job.input.where_ {
+        let returns = if choose::needs_returns(&index, predicate)? {
+            Some(returns(&*source, &index, &pipeline, &modules, limits, progress)?)
+        } else {
+            None
+        };
+        filtered_out = choose::keep(&mut index, predicate, returns.as_deref())?;
+    }
     if job.learner.compat == Compat::Rllib260
         && let Some(first) = modules.first()
     {
@@ -160,13 +178,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         streams.push(Output::new(stream, folder, provenance.columns(), &module.layout.columns, &job.output)?);
     }
 
-    let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
-    let step_bytes = modules.iter().map(|m| m.layout.step_bytes()).fold(step_bytes, usize::max);
-    let units = units::cut(&index, step_bytes, UNIT_BYTES);
-    let read_bytes = options
-        .memory_limit
-        .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
-    let limits = Limits { threads, read_bytes };
+    let units = units_of(&index, &modules);
     let read = |work: &Conversion<'_>, taker: &mut dyn Taker<Done>, phase: &str| {
         let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
         progress.begin(phase, totals);
@@ -182,7 +194,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     for piece in 0..pipeline.len() {
         let Some(own) = pipeline.surveys(piece, &modules) else { continue };
         let survey = Survey { piece, own: &own };
-        let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Some(survey));
+        let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Survey(survey));
         let mut findings = Findings(Vec::new());
         read(&work, &mut findings, "surveying")?;
         let mut own = own;
@@ -196,7 +208,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         surveys.set(piece, results);
     }
 
-    let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, None);
+    let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Convert);
     let mut written = Written { outputs: Outputs::new(streams), found: Found::default() };
     read(&work, &mut written, "converting")?;
     let Written { outputs, found } = written;
@@ -208,7 +220,8 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         .zip(digests)
         .map(|(f, digest)| Ok(InputFile { name: f.name.clone(), bytes: f.bytes, digest: digest?, rows: f.rows() }))
         .collect::<Result<Vec<_>>>()?;
-    let manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
+    let mut manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
+    manifest.counts.filtered_out = filtered_out;
     let seconds = started.elapsed().as_secs_f64();
     let report = report(job, &manifest, input_bytes, seconds);
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
@@ -249,6 +262,44 @@ fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
         Some((id, None)) => error.episode(id.to_string()),
         None => error,
     }
+}
+
+/// Units by what a step takes, in or out.
+fn units_of(index: &Index, modules: &[ModulePlan]) -> Vec<Unit> {
+    let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
+    let step_bytes = modules.iter().map(|m| m.layout.step_bytes()).fold(step_bytes, usize::max);
+    units::cut(index, step_bytes, UNIT_BYTES)
+}
+
+/// The sum of each entry's rewards: a pass over the data with no pieces.
+fn returns(
+    source: &dyn Source,
+    index: &Index,
+    pipeline: &Pipeline,
+    modules: &[ModulePlan],
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<Vec<f64>> {
+    let surveys = Surveys::default();
+    let provenance = Provenance::of(index);
+    let pass = Pass::Returns;
+    let work = Conversion::new(source, index, pipeline, modules, &surveys, provenance, pass);
+    let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
+    progress.begin("choosing episodes", totals);
+    let reader = Reader::new(source.rows().groups().to_vec(), limits.threads);
+    let mut findings = Findings(Vec::new());
+    schedule::run(&work, reader, &units_of(index, modules), &mut findings, limits, progress)?;
+    progress.end();
+    let place: HashMap<u32, usize> = index.entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
+    let mut out = vec![0.0; index.entries.len()];
+    for (_, finding) in findings.0 {
+        let sums = finding.downcast::<Vec<(u32, f64)>>().map_err(|_| Error::internal("a finding of another pass"))?;
+        for (ordinal, sum) in *sums {
+            let at = place.get(&ordinal).ok_or_else(|| Error::internal("an episode that the index lacks"))?;
+            out[*at] = sum;
+        }
+    }
+    Ok(out)
 }
 
 /// Rows before a chunk's first step that any module's pieces look at.
@@ -296,6 +347,17 @@ struct Survey<'a> {
     own: &'a [Option<Box<dyn crate::connector::Survey>>],
 }
 
+/// What a pass over the data is for.
+#[derive(Clone, Copy)]
+enum Pass<'a> {
+    /// The sums of rewards.
+    Returns,
+    /// What a piece must know beforehand.
+    Survey(Survey<'a>),
+    /// The batch.
+    Convert,
+}
+
 /// One pass over the data of one job.
 struct Conversion<'a> {
     source: &'a dyn Source,
@@ -304,7 +366,7 @@ struct Conversion<'a> {
     modules: &'a [ModulePlan],
     surveys: &'a Surveys,
     provenance: Provenance,
-    survey: Option<Survey<'a>>,
+    pass: Pass<'a>,
     segments: Vec<Segment>,
 }
 
@@ -329,10 +391,14 @@ impl<'a> Conversion<'a> {
         modules: &'a [ModulePlan],
         surveys: &'a Surveys,
         provenance: Provenance,
-        survey: Option<Survey<'a>>,
+        pass: Pass<'a>,
     ) -> Self {
-        let segments = pipeline.segments(survey.map_or(pipeline.len(), |s| s.piece));
-        Self { source, index, pipeline, modules, surveys, provenance, survey, segments }
+        let segments = pipeline.segments(match pass {
+            Pass::Returns => 0,
+            Pass::Survey(survey) => survey.piece,
+            Pass::Convert => pipeline.len(),
+        });
+        Self { source, index, pipeline, modules, surveys, provenance, pass, segments }
     }
 }
 
@@ -384,8 +450,12 @@ impl Work for Conversion<'_> {
 
     fn end(&self, number: usize, state: State) -> Result<Done> {
         let State { unit, mut found } = state;
-        if let Some(Survey { piece, own }) = self.survey {
-            let findings = self.pipeline.observe(piece, own, self.modules, number, &unit)?;
+        let findings = match self.pass {
+            Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
+            Pass::Survey(Survey { piece, own }) => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
+            Pass::Convert => Vec::new(),
+        };
+        if !matches!(self.pass, Pass::Convert) {
             return Ok(Done { rows: Vec::new(), findings, found });
         }
         let mut all = Vec::with_capacity(unit.len());
@@ -401,6 +471,13 @@ impl Work for Conversion<'_> {
         }
         Ok(Done { rows: all, findings: Vec::new(), found })
     }
+}
+
+/// The sum of each chunk's rewards, by the chunk's ordinal.
+fn sums_of_rewards(share: &ModuleUnit) -> Result<(usize, Finding)> {
+    let sums = share.episodes.returns()?;
+    let by_ordinal: Vec<(u32, f64)> = share.episodes.chunks.iter().map(|c| c.ordinal).zip(sums).collect();
+    Ok((share.module, Box::new(by_ordinal)))
 }
 
 /// Writes what units bring.
@@ -543,6 +620,7 @@ fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Rep
         episodes_in: manifest.counts.episodes_in,
         steps_in: manifest.counts.steps_in,
         duplicates_dropped: manifest.counts.duplicates_dropped,
+        filtered_out: manifest.counts.filtered_out,
         discontinuities: manifest.counts.discontinuities,
         problems: manifest.problems.iter().map(problem).chain(manifest.notes.iter().cloned()).collect(),
         modules: manifest.modules.values().map(|m| (m.folder.clone(), module(m))).collect(),

@@ -291,13 +291,19 @@ pub fn in_guard() -> bool {
     IN_GUARD.get()
 }
 
+/// Runs `work` with the panic hook kept still: its panics are caught and become errors.
+pub(crate) fn quietly<T>(work: impl FnOnce() -> T) -> T {
+    let before = IN_GUARD.replace(true);
+    let out = work();
+    IN_GUARD.set(before);
+    out
+}
+
 /// Runs a decoder that may panic on damaged bytes; a panic becomes an [`Error`].
 ///
 /// The Parquet and Arrow crates check most of what they read, not all of it. Their state is dropped after a panic.
 pub(crate) fn guarded<T>(decode: impl FnOnce() -> Result<T>) -> Result<T> {
-    let before = IN_GUARD.replace(true);
-    let out = catch_unwind(AssertUnwindSafe(decode));
-    IN_GUARD.set(before);
+    let out = quietly(|| catch_unwind(AssertUnwindSafe(decode)));
     out.unwrap_or_else(|panic| {
         Err(Error::usage(format!("the file is damaged: its decoder failed with {:?}", panic_text(panic.as_ref())))
             .hint(DAMAGED))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 19] = [
+const ORDER: [&str; 20] = [
     "error",
     "numpy",
     "column",
@@ -16,14 +16,15 @@ const ORDER: [&str; 19] = [
     "job",
     "episode",
     "source",
+    "sql",
     "batch",
     "connector",
     "connectors",
     "pipeline",
     "sink",
     "manifest",
-    "plan",
     "run",
+    "plan",
 ];
 
 /// Uses that go the other way, each with its reason. The list should only ever get shorter.

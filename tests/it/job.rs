@@ -86,14 +86,8 @@ fn syntax_errors_name_line_and_column() {
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
-    let told = told(
-        "job.toml",
-        "[input]\npaths = [\"x\"]\nwhere = \"episode_return > 1\"\n[output]\nshuffle = { seed = 7 }\n",
-    );
-    assert!(
-        told.contains("error: choosing episodes by a predicate is not built yet\n  at: job key `input.where`"),
-        "{told}"
-    );
+    let told = told("job.toml", "[input]\npaths = [\"x\"]\nlayout = \"minari\"\n[output]\nshuffle = { seed = 7 }\n");
+    assert!(told.contains("error: reading Minari datasets is not built yet\n  at: job key `input.layout`"), "{told}");
     assert!(told.contains("error: shuffling is not built yet\n  at: job key `output.shuffle`"), "{told}");
     assert!(told.ends_with("2 errors\n"), "{told}");
 }

@@ -20,6 +20,7 @@ fn options(name: &str) -> Value {
         "GeneralAdvantageEstimation" => json!({ "gamma": 0.9, "lambda_": 0.8 }),
         "OverlappingSequences" => json!({ "burn_in": 2, "length": 3, "period": 2 }),
         "DecisionTransformerWindows" => json!({ "context_len": 3, "fill": { "returns_to_go": "repeat" } }),
+        "Expression" => json!({ "columns": { "rewards": "rewards * 0.5 + avg(rewards)" } }),
         "ClipRewards" => json!({ "limit": 20.0 }),
         "ActionChunking" => json!({ "chunk_size": 3, "past": 1 }),
         _ => json!({}),

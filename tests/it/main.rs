@@ -13,4 +13,6 @@ mod laws;
 mod layouts;
 mod output;
 mod split;
+#[cfg(feature = "sql")]
+mod sql;
 mod support;

@@ -141,7 +141,12 @@ pub fn converted(report: &Report) -> String {
         out.push_str("\n  no rows: the recording has no steps\n");
     }
 
-    section(&mut out, "odd", &report.problems);
+    let mut odd = Vec::new();
+    if report.filtered_out > 0 {
+        odd.push(format!("{} left out by `where`", count(report.filtered_out, "episode")));
+    }
+    odd.extend(report.problems.iter().cloned());
+    section(&mut out, "odd", &odd);
 
     let repairs: Vec<[String; 2]> =
         report.repairs.iter().filter(|(_, n)| **n > 0).map(|(what, n)| [count(*n, "row"), what.clone()]).collect();
@@ -331,6 +336,7 @@ mod tests {
             episodes_in: 120,
             steps_in: 12_000,
             duplicates_dropped: 2,
+            filtered_out: 0,
             discontinuities: 1,
             problems: vec!["7 steps recorded twice were dropped".to_owned(), "5 episodes are unfinished".to_owned()],
             modules: IndexMap::from([("default_policy".to_owned(), module)]),
