@@ -35,7 +35,7 @@ fmt:
 
 # The JSON Schemas in schemas/ are generated from the types; a test keeps them current.
 schemas:
-	UPDATE_SCHEMAS=1 cargo test --quiet schema
+	UPDATE_SCHEMAS=1 cargo test --quiet current
 
 # Random recordings through the real RLlib and through gristmill. Needs RLlib; says so and passes without it.
 oracle:

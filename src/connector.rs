@@ -216,6 +216,12 @@ pub trait Piece: Connector + Serialize + DeserializeOwned + schemars::JsonSchema
     /// The name in a job file.
     const NAME: &'static str;
 
+    /// The piece with options that work, for the example in the documentation.
+    #[must_use]
+    fn example() -> Self {
+        Self::default()
+    }
+
     /// Refuses option values that a type cannot exclude.
     ///
     /// # Errors

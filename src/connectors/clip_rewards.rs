@@ -33,6 +33,10 @@ pub struct ClipRewards {
 impl Piece for ClipRewards {
     const NAME: &'static str = "ClipRewards";
 
+    fn example() -> Self {
+        Self { sign: false, limit: Some(1.0) }
+    }
+
     fn check(&self) -> Result<()> {
         match (self.sign, self.limit) {
             (true, None) => Ok(()),

@@ -86,6 +86,11 @@ pub enum Target {
 impl Piece for Expression {
     const NAME: &'static str = "Expression";
 
+    fn example() -> Self {
+        let columns = IndexMap::from([("rewards".to_owned(), "rewards / 10.0".to_owned())]);
+        Self { columns, ..Self::default() }
+    }
+
     fn check(&self) -> Result<()> {
         if self.columns.is_empty() {
             return Err(Error::usage(

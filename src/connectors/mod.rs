@@ -109,6 +109,8 @@ pub struct Entry {
     pub name: &'static str,
     /// The JSON Schema of the options (`type` is not among them); its `description` documents the piece.
     pub config_schema: fn() -> Value,
+    /// Options that work, for the example in the documentation.
+    pub example: fn() -> Value,
     /// Builds the piece from its options.
     pub build: fn(Value) -> Result<Box<dyn Connector>, String>,
 }
@@ -118,6 +120,7 @@ impl Entry {
         Self {
             name: P::NAME,
             config_schema: || schemars::schema_for!(P).to_value(),
+            example: || P::example().config(),
             build: |options| {
                 let piece: P = serde_json::from_value(options).map_err(|e| e.to_string())?;
                 piece.check().map_err(|e| e.what().to_owned())?;

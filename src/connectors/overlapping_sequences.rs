@@ -88,7 +88,10 @@ impl OverlappingSequences {
     fn spec(&self, module: &ModuleSettings) -> Result<Spec> {
         let length = match self.length {
             Some(length) => length,
-            None => module.seq_len().map_err(|e| e.hint("or give this piece a `length`"))?,
+            None if module.max_seq_len.is_none() => {
+                return Err(Error::usage("nothing says how long the sequences are").hint("give this piece a `length`"));
+            }
+            None => module.seq_len()?,
         };
         let period = self.period.unwrap_or(length);
         if period > length {

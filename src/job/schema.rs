@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     fn entry(name: &'static str, config_schema: fn() -> Value) -> Entry {
-        Entry { name, config_schema, build: |_| Err(String::new()) }
+        Entry { name, config_schema, example: || json!({}), build: |_| Err(String::new()) }
     }
 
     #[test]

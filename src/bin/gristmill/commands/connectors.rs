@@ -71,9 +71,19 @@ fn described(entry: &Entry) -> String {
         out.push_str(&report::table(&cells, "  "));
     }
     let _ = write!(out, "\nIn a job:\n  [[learner.connectors]]\n  type = \"{}\"\n", entry.name);
+    let example = (entry.example)();
     for (name, option) in options {
-        if let Some(value) = option.get("default").filter(|value| !value.is_null() && !value.is_object()) {
-            let _ = writeln!(out, "  {name} = {value}");
+        let value = option.get("default").filter(|value| !value.is_null()).or_else(|| example.get(name));
+        match value {
+            Some(Value::Null) | None => {}
+            Some(Value::Object(table)) if table.is_empty() => {}
+            Some(Value::Object(table)) => {
+                let keys: Vec<String> = table.iter().map(|(key, value)| format!("{key:?} = {value}")).collect();
+                let _ = writeln!(out, "  {name} = {{ {} }}", keys.join(", "));
+            }
+            Some(value) => {
+                let _ = writeln!(out, "  {name} = {value}");
+            }
         }
     }
     out
@@ -97,6 +107,7 @@ mod tests {
                 "$defs": { "Space": { "type": "object" } },
             })
         },
+        example: || json!({}),
         build: |_| Err(String::new()),
     };
 
