@@ -149,8 +149,16 @@ impl Pipeline {
     /// # Errors
     /// If a piece is unknown or its options are wrong.
     pub fn new(learner: &Learner) -> Result<Self> {
-        let custom: Vec<_> =
-            learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c)).collect::<Result<_>>()?;
+        Self::with_own(learner, Vec::new())
+    }
+
+    /// The same with pieces that no job can name, in front of the job's own.
+    ///
+    /// # Errors
+    /// If a piece of the job is unknown or its options are wrong.
+    pub fn with_own(learner: &Learner, own: Vec<Box<dyn Connector>>) -> Result<Self> {
+        let named = learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c));
+        let custom: Vec<_> = own.into_iter().map(Ok).chain(named).collect::<Result<_>>()?;
         let pieces = if learner.add_default_connectors_to_learner_pipeline {
             let (cutters, custom): (Vec<_>, Vec<_>) = custom.into_iter().partition(|p| p.cuts_sequences());
             let mut cutters = cutters.into_iter();
