@@ -4,9 +4,11 @@ use indexmap::IndexMap;
 use serde::Serialize;
 
 use crate::column::DEFAULT_MODULE_ID;
+use crate::episode::EpisodeLayout;
 use crate::error::Result;
 use crate::job::{Job, check_supported};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{ModulePlan, Pipeline};
+use crate::sink::folder_name;
 use crate::source::recognise;
 use crate::tensor::TensorType;
 
@@ -47,9 +49,27 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let source = recognise::open(job)?;
     let episodes = source.peek()?;
     crate::run::choose::check(job, &episodes)?;
-    let layout = pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &episodes)?;
+    let modules = modules(job, &pipeline, &episodes)?;
+    if job.output.split.is_some() {
+        crate::run::split::check(&pipeline, &modules)?;
+    }
+    let mut problems = source.notes().to_vec();
+    if !job.multi_agent.agent_to_module.is_empty() {
+        problems.push("several agents: which modules get rows, and which columns each has, the rows decide".to_owned());
+    }
     let column = |name: &str, ty: &TensorType| (name.to_owned(), ty.to_string());
-    let columns = layout.columns.iter().map(|c| column(&c.name, &c.ty)).collect();
+    let parts: Vec<Option<&String>> = match &job.output.split {
+        Some(parts) => parts.keys().map(Some).collect(),
+        None => vec![None],
+    };
+    let mut folders = IndexMap::new();
+    for part in parts {
+        for module in &modules {
+            let folder = folder_name(&module.id);
+            let folder = part.map_or_else(|| folder.clone(), |part| format!("{}/{folder}", folder_name(part)));
+            folders.insert(folder, module.layout.columns.iter().map(|c| column(&c.name, &c.ty)).collect());
+        }
+    }
     Ok(Plan {
         input_layout: source.recognised().to_owned(),
         files: source.rows().files().len() as u64,
@@ -58,8 +78,25 @@ pub fn plan(job: &Job) -> Result<Plan> {
         steps: source.rows_are_steps().then(|| source.rows().rows()),
         input_columns: episodes.steps.iter().map(|(n, t)| column(n, t)).collect(),
         connectors: pipeline.pieces().map(|p| p.name().to_owned()).collect(),
-        modules: IndexMap::from([(crate::sink::folder_name(DEFAULT_MODULE_ID), columns)]),
-        problems: source.notes().to_vec(),
+        modules: folders,
+        problems,
         output: job.output_path().display().to_string(),
     })
+}
+
+/// The modules that the job names, or the only one. What each has, as far as schemas tell.
+fn modules(job: &Job, pipeline: &Pipeline, episodes: &EpisodeLayout) -> Result<Vec<ModulePlan>> {
+    let mut ids: Vec<&str> = job.multi_agent.agent_to_module.values().map(String::as_str).collect();
+    if ids.is_empty() {
+        ids.push(DEFAULT_MODULE_ID);
+    }
+    let mut out: Vec<ModulePlan> = Vec::new();
+    for id in ids {
+        if out.iter().all(|m| m.id != id) {
+            let settings = job.rl_module.module(id);
+            let layout = pipeline.layout(&settings, episodes)?;
+            out.push(ModulePlan { id: id.to_owned(), part: None, settings, layout });
+        }
+    }
+    Ok(out)
 }

@@ -79,7 +79,7 @@ pub(super) fn keep(index: &mut Index, text: &str, returns: Option<&[f64]>) -> Re
     let chosen = sql::choose(&table, text).map_err(placed)?;
     if count > 0 && !chosen.contains(&true) {
         return Err(placed(Error::data(format!("the predicate `{text}` leaves none of {count} episodes")))
-            .hint("`gristmill convert` without it writes all of them, and its statistics tell what to compare with"));
+            .hint("the columns of the predicate are eps_id, episode_return, episode_length, terminated, truncated and t_started"));
     }
     let mut row = rows.iter();
     index.entries.retain(|_| row.next().is_some_and(|r| chosen[*r]));

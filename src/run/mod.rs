@@ -6,7 +6,7 @@ mod output;
 mod provenance;
 mod reader;
 mod schedule;
-mod split;
+pub(crate) mod split;
 mod units;
 
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ use units::Unit;
 
 use crate::batch::ModuleBatch;
 use crate::column::DEFAULT_MODULE_ID;
-use crate::connector::{Finding, ModuleUnit, Ordered, Repairs};
+use crate::connector::{Connector, Finding, ModuleUnit, Ordered, Repairs};
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::job::{Compat, Job, check_supported};
@@ -107,12 +107,25 @@ pub struct ModuleReport {
 /// # Errors
 /// The first thing that went wrong, in the order of the data. Nothing that looks finished is left behind.
 pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<Report> {
+    convert_with(job, Vec::new(), options, progress)
+}
+
+/// The same with connector pieces of the caller's own, in front of the job's.
+///
+/// # Errors
+/// See [`convert`].
+pub fn convert_with(
+    job: &Job,
+    own: Vec<Box<dyn Connector>>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report> {
     let started = Instant::now();
     if let Some(error) = check_supported(job).into_iter().next() {
         return Err(error);
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
-    let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
+    let pipeline = Pipeline::with_own(&job.learner, own)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open(job)?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;
@@ -121,7 +134,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
     }
     keep_input(&job.output_path(), source.rows().files())?;
-    let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
+    OutputDir::check(&job.output_path(), options.overwrite)?;
 
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -146,6 +159,7 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
     progress.end();
 
     let modules = plan_modules(job, &pipeline, &index)?;
+    index.notes.extend(unused_modules(job, &index));
     let read_bytes = options
         .memory_limit
         .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
@@ -171,6 +185,8 @@ pub fn convert(job: &Job, options: &Options, progress: &dyn Progress) -> Result<
         None => modules,
     };
 
+    // As late as can be: whatever the first pass refuses leaves an older data set as it was.
+    let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
     let provenance = Provenance::of(&index);
     let mut streams = Vec::with_capacity(modules.len());
     for (stream, module) in modules.iter().enumerate() {
@@ -306,6 +322,16 @@ fn returns(
 fn look_back(job: &Job, pipeline: &Pipeline) -> usize {
     let of = |id: &str| pipeline.look_back(&job.rl_module.module(id));
     job.rl_module.modules.keys().map(|id| of(id)).chain([of(DEFAULT_MODULE_ID)]).max().unwrap_or(0)
+}
+
+/// What the job says of modules that no row goes to: a misspelt id would otherwise have no effect and no word.
+fn unused_modules(job: &Job, index: &Index) -> Vec<String> {
+    let there = index.modules.join(", ");
+    let unknown = |id: &&String| !index.modules.contains(id);
+    let settings = job.rl_module.modules.keys().filter(unknown).map(|id| format!("[rl_module.modules.{id}]"));
+    let rules = job.multi_agent.agent_to_module.iter().filter(|(_, id)| unknown(id));
+    let rules = rules.map(|(pattern, id)| format!("the rule {pattern:?} = {id:?}"));
+    settings.chain(rules).map(|what| format!("{what} has no effect: the data go to {there}")).collect()
 }
 
 /// The modules that the episodes go to, and what will come out for each.

@@ -34,6 +34,23 @@ fn part_of(id: &str, parts: &IndexMap<String, f64>) -> usize {
         .unwrap_or(parts.len() - 1)
 }
 
+/// Refuses pieces whose statistics would be taken over each part by itself.
+///
+/// # Errors
+/// If there is such a piece.
+pub(crate) fn check(pipeline: &Pipeline, modules: &[ModulePlan]) -> Result<()> {
+    for (i, piece) in pipeline.pieces().enumerate() {
+        // Advantages are standardised over a train batch, which is a part; other statistics are the data set's.
+        if pipeline.surveys(i, modules).is_some() && piece.name() != GeneralAdvantageEstimation::NAME {
+            return Err(Error::usage("statistics of the whole data set together with output.split are not built yet")
+                .connector(i, piece.name())
+                .job_key("output.split")
+                .hint("convert the parts by themselves"));
+        }
+    }
+    Ok(())
+}
+
 /// Makes a module of every part of every module, and sends each episode to its part's.
 ///
 /// # Errors
@@ -44,15 +61,7 @@ pub(super) fn split(
     modules: &[ModulePlan],
     index: &mut Index,
 ) -> Result<Vec<ModulePlan>> {
-    for (i, piece) in pipeline.pieces().enumerate() {
-        // Advantages are standardised over a train batch, which is a part; other statistics are the data set's.
-        if pipeline.surveys(i, modules).is_some() && piece.name() != GeneralAdvantageEstimation::NAME {
-            return Err(Error::usage("statistics of the whole data set together with output.split are not built yet")
-                .connector(i, piece.name())
-                .job_key("output.split")
-                .hint("convert the parts by themselves"));
-        }
-    }
+    check(pipeline, modules)?;
     let count = u32::try_from(modules.len()).map_err(|_| Error::usage("found more modules than there can be"))?;
     for entry in &mut index.entries {
         let part = u32::try_from(part_of(&entry.id.to_string(), parts)).unwrap_or(0);

@@ -128,6 +128,22 @@ pub fn folder_name(module_id: &str) -> String {
 }
 
 impl OutputDir {
+    /// Whether [`Self::prepare`] would accept `path`, without touching it.
+    pub fn check(path: &Path, overwrite: bool) -> Result<()> {
+        match fs::metadata(path) {
+            Ok(meta) if meta.is_dir() => {
+                let found = Found::look(path)?;
+                match found.is_empty() {
+                    true => Ok(()),
+                    false if overwrite => found.check_removable(path),
+                    false => Err(found.refusal(path)),
+                }
+            }
+            // What else is wrong with it, `prepare` says.
+            _ => Ok(()),
+        }
+    }
+
     /// Makes `path` ready for a run.
     ///
     /// | found | without `overwrite` | with |

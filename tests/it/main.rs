@@ -1,11 +1,14 @@
 //! All tests that look at gristmill from outside, in one binary.
 
+mod agents;
 mod architecture;
 mod bad_files;
 mod bad_items;
 mod bad_job;
 mod bad_rows;
 mod cli;
+mod connector_docs;
+mod custom;
 mod determinism;
 mod golden;
 mod job;

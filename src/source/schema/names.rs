@@ -19,7 +19,17 @@ pub(super) struct Named {
 const ELSEWHERE: [(&str, &[&str]); 10] = [
     (
         column::EPS_ID,
-        &["episode_id", "episode_index", "episode", "episode_idx", "ep_id", "eps", "traj_id", "trajectory_id"],
+        &[
+            "episode_id",
+            "episode_index",
+            "episode",
+            "episode_idx",
+            "ep_id",
+            "eps",
+            "traj_id",
+            "trajectory_id",
+            "trajectory",
+        ],
     ),
     (column::OBS, &["observation", "observations", "ob", "state", "states"]),
     (column::ACTIONS, &["action", "act", "acts"]),
@@ -107,16 +117,15 @@ pub(super) fn check_needed(needed: &[&str], named: &[Named], fields: &Fields, fi
     let map: Vec<String> = ELSEWHERE
         .iter()
         .filter(|(ours, _)| !named.iter().any(|n| column::is_under(&n.name, ours)))
-        .filter_map(|(ours, _)| Some(format!("{ours} = \"{}\"", candidate(ours, named)?)))
+        .filter_map(|(ours, _)| {
+            let theirs = candidate(ours, named).or_else(|| missing.contains(ours).then_some("..."))?;
+            Some(format!("{ours} = \"{theirs}\""))
+        })
         .collect();
-    Err(if map.is_empty() {
-        e.hint("name them in the job file, under [input]: `columns = { obs = \"my_observations\" }`")
-    } else {
-        e.hint(format!(
-            "if these are meant, write in the job file, under [input]: `columns = {{ {} }}`",
-            map.join(", ")
-        ))
-    })
+    Err(e.hint(format!(
+        "say in the job file, under [input], which column is which: `columns = {{ {} }}`",
+        map.join(", ")
+    )))
 }
 
 /// A column that is probably ours under another tool's name.
