@@ -67,8 +67,10 @@ pub struct Report {
     pub files: u64,
     /// Bytes of the input files.
     pub input_bytes: u64,
-    /// Episodes (chunks) read.
+    /// Episodes read; chunks of one, and agents of one, are counted one by one.
     pub episodes_in: u64,
+    /// Ids of episodes read.
+    pub episode_ids: u64,
     /// Steps read.
     pub steps_in: u64,
     /// Episodes or chunks left out because they were recorded twice.
@@ -239,7 +241,7 @@ pub fn convert_with(
     let mut manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
     manifest.counts.filtered_out = filtered_out;
     let seconds = started.elapsed().as_secs_f64();
-    let report = report(job, &manifest, input_bytes, seconds);
+    let report = Report { episode_ids: index.episode_ids, ..report(job, &manifest, input_bytes, seconds) };
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let run = RunRecord {
         gristmill: env!("CARGO_PKG_VERSION").to_owned(),
@@ -644,6 +646,7 @@ fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Rep
         files: manifest.input.files.len() as u64,
         input_bytes,
         episodes_in: manifest.counts.episodes_in,
+        episode_ids: manifest.counts.episodes_in,
         steps_in: manifest.counts.steps_in,
         duplicates_dropped: manifest.counts.duplicates_dropped,
         filtered_out: manifest.counts.filtered_out,

@@ -146,7 +146,9 @@ pub struct Index {
     pub oddities: Oddities,
     /// Sentences for the report.
     pub notes: Vec<String>,
-    /// Episodes as recorded, before the job's rules dropped any.
+    /// Ids of episodes. Fewer than [`Self::episodes_read`] where an episode is recorded in chunks, or has several agents.
+    pub episode_ids: u64,
+    /// Episodes as recorded (chunks and agents one by one), before the job's rules dropped any.
     pub episodes_read: u64,
     /// Steps as recorded, before the job's rules dropped any.
     pub steps_read: u64,

@@ -262,6 +262,7 @@ impl Source for ItemsSource {
         if options.compat == Compat::Correct {
             self.in_time_order(&mut kept, &mut chunks)?;
         }
+        index.episode_ids = chunks.len() as u64;
         self.entries(&kept, &chunks, options, &mut index)?;
         Ok(index)
     }

@@ -134,6 +134,7 @@ impl StepsSource {
             let row = of(e)[0].span.row;
             appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
         }
+        index.episode_ids = if moves { appearance.len() } else { whose.len() } as u64;
         let mut places: Vec<(u64, u64)> = Vec::new();
         for (e, who) in whose.iter().enumerate() {
             let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))

@@ -46,6 +46,22 @@ fn what_a_failed_run_leaves_is_no_data_set() {
 }
 
 #[test]
+fn an_older_data_set_stays_when_the_input_is_refused() {
+    let work = Work::of(steps());
+    let first = work.manifest();
+    let shards = || crate::support::read_shards(&work.path().join("out/default_policy"));
+    let rows = shards();
+    // Episode `a` lacks a step: the first pass finds it, before anything is removed.
+    work.parquet("a.parquet", &[crate::support::take(&batch(steps()), &[0, 2, 3, 4, 5])]);
+    let output = work.convert_with(&["--overwrite"]);
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    contains(&stderr(&output), &["t jumps from 0 to 2"]);
+    let kept: serde_json::Value =
+        serde_json::from_slice(&fs::read(work.path().join("out/manifest.json")).unwrap()).unwrap();
+    assert_eq!((kept, shards()), (first, rows));
+}
+
+#[test]
 fn what_a_killed_run_leaves_is_no_data_set() {
     let work = Work::of(steps());
     fs::create_dir_all(work.path().join("out/default_policy")).unwrap();

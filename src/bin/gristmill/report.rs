@@ -117,10 +117,16 @@ fn place_json(place: &Place) -> Value {
 /// The summary after `convert`.
 pub fn converted(report: &Report) -> String {
     let mut out = String::new();
+    // An episode may come in chunks or twice, and have several agents; then what is counted below are these.
+    let episodes = if report.episode_ids < report.episodes_in {
+        let parts = count(report.episodes_in, "part");
+        format!("{} ({parts}: chunks, agents or copies)", count(report.episode_ids, "episode"))
+    } else {
+        count(report.episodes_in, "episode")
+    };
     let _ = writeln!(
         out,
-        "read    {} and {} from {} ({})",
-        count(report.episodes_in, "episode"),
+        "read    {episodes} and {} from {} ({})",
         count(report.steps_in, "step"),
         count(report.files, "file"),
         bytes(report.input_bytes)
@@ -334,6 +340,7 @@ mod tests {
             files: 3,
             input_bytes: 1_500_000,
             episodes_in: 120,
+            episode_ids: 120,
             steps_in: 12_000,
             duplicates_dropped: 2,
             filtered_out: 0,
