@@ -3,42 +3,42 @@
 pub(crate) mod choose;
 mod cutter;
 mod output;
+mod pass;
 mod provenance;
 mod reader;
+mod record;
 mod schedule;
 pub(crate) mod split;
 mod units;
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use indexmap::IndexMap;
 use rayon::prelude::*;
-use serde::Serialize;
 
-use cutter::{Cut, Rows};
-use output::{Encoded, ModuleEncoder, Output, Outputs};
+use output::{Output, Outputs};
+use pass::{Conversion, Done, Findings, Found, Pass, Survey, Written};
 use provenance::Provenance;
-use reader::{Delivery, ReadTask, Reader};
-use schedule::{Limits, Taker, Work};
+use reader::Reader;
+pub use record::{ModuleReport, Report};
+use record::{manifest, report};
+use schedule::{Limits, Taker};
 use units::Unit;
 
-use crate::batch::ModuleBatch;
 use crate::column::DEFAULT_MODULE_ID;
-use crate::connector::{Connector, Finding, ModuleUnit, Ordered, Repairs};
+use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::job::{Compat, Job, check_supported};
-use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem, RunRecord};
-use crate::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
+use crate::manifest::{InputFile, ModuleRecord, RunRecord};
+use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::progress::{Progress, Totals};
-use crate::sink::{ColumnData, OutputDir, combine};
-use crate::source::blocks::Blocks;
-use crate::source::index::{Entry, Index};
-use crate::source::{self, IndexOptions, Noticed, Source, keys, recognise};
+use crate::sink::OutputDir;
+use crate::source::index::Index;
+use crate::source::{self, IndexOptions, Source, keys, recognise};
 
 /// Bytes of decoded input per block, and of steps per unit. Large enough that a task outweighs its start, small
 /// enough that a few of them are nothing to memory.
@@ -56,52 +56,6 @@ pub struct Options {
     pub memory_limit: Option<u64>,
     /// Replace what is in the output directory.
     pub overwrite: bool,
-}
-
-/// What a run did.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct Report {
-    /// The layout that was recognised and why, a sentence.
-    pub input_layout: String,
-    /// Input files.
-    pub files: u64,
-    /// Bytes of the input files.
-    pub input_bytes: u64,
-    /// Episodes read; chunks of one, and agents of one, are counted one by one.
-    pub episodes_in: u64,
-    /// Ids of episodes read.
-    pub episode_ids: u64,
-    /// Steps read.
-    pub steps_in: u64,
-    /// Episodes or chunks left out because they were recorded twice.
-    pub duplicates_dropped: u64,
-    /// Episodes or chunks that `input.where` left out.
-    pub filtered_out: u64,
-    /// Steps whose `new_obs` is not the next step's `obs`.
-    pub discontinuities: u64,
-    /// What else was odd, a sentence each.
-    pub problems: Vec<String>,
-    /// What was written, by folder.
-    pub modules: IndexMap<String, ModuleReport>,
-    /// Rows that each repair of `compat = "correct"` touched.
-    pub repairs: IndexMap<String, u64>,
-    /// Wall time.
-    pub seconds: f64,
-    /// The output directory.
-    pub output: String,
-}
-
-/// What was written for one module.
-#[derive(Debug, Clone, Default, Serialize)]
-pub struct ModuleReport {
-    /// Columns with dtype and shape of a row: `("obs", "float32[4]")`.
-    pub columns: Vec<(String, String)>,
-    /// Rows: steps, or sequences when the module is stateful.
-    pub rows: u64,
-    /// Shard files.
-    pub shards: u64,
-    /// Bytes of the shard files.
-    pub bytes: u64,
 }
 
 /// Converts what the job says to where it says.
@@ -344,317 +298,4 @@ fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<Mod
         Ok(ModulePlan { part: None, id: id.clone(), settings, layout })
     };
     index.modules.iter().zip(&index.layouts).map(plan).collect()
-}
-
-/// What units found out besides rows.
-#[derive(Debug, Default)]
-struct Found {
-    repairs: Repairs,
-    noticed: Noticed,
-    episodes_out: u64,
-    steps_out: u64,
-    pipeline_steps_out: u64,
-}
-
-impl Found {
-    fn merge(&mut self, unit: &Self) {
-        self.repairs.merge(&unit.repairs);
-        self.noticed.discontinuities += unit.noticed.discontinuities;
-        self.noticed.first_discontinuity =
-            [self.noticed.first_discontinuity, unit.noticed.first_discontinuity].into_iter().flatten().min();
-        self.episodes_out += unit.episodes_out;
-        self.steps_out += unit.steps_out;
-        self.pipeline_steps_out += unit.pipeline_steps_out;
-    }
-}
-
-/// A survey that a pass over the data is for.
-#[derive(Clone, Copy)]
-struct Survey<'a> {
-    piece: usize,
-    own: &'a [Option<Box<dyn crate::connector::Survey>>],
-}
-
-/// What a pass over the data is for.
-#[derive(Clone, Copy)]
-enum Pass<'a> {
-    /// The sums of rewards.
-    Returns,
-    /// What a piece must know beforehand.
-    Survey(Survey<'a>),
-    /// The batch.
-    Convert,
-}
-
-/// One pass over the data of one job.
-struct Conversion<'a> {
-    source: &'a dyn Source,
-    index: &'a Index,
-    pipeline: &'a Pipeline,
-    modules: &'a [ModulePlan],
-    surveys: &'a Surveys,
-    provenance: Provenance,
-    pass: Pass<'a>,
-    segments: Vec<Segment>,
-}
-
-/// A unit on its way.
-struct State {
-    unit: Vec<ModuleUnit>,
-    found: Found,
-}
-
-/// What a unit brings in the end.
-struct Done {
-    rows: Vec<(usize, Rows)>,
-    findings: Vec<(usize, Finding)>,
-    found: Found,
-}
-
-impl<'a> Conversion<'a> {
-    fn new(
-        source: &'a dyn Source,
-        index: &'a Index,
-        pipeline: &'a Pipeline,
-        modules: &'a [ModulePlan],
-        surveys: &'a Surveys,
-        provenance: Provenance,
-        pass: Pass<'a>,
-    ) -> Self {
-        let segments = pipeline.segments(match pass {
-            Pass::Returns => 0,
-            Pass::Survey(survey) => survey.piece,
-            Pass::Convert => pipeline.len(),
-        });
-        Self { source, index, pipeline, modules, surveys, provenance, pass, segments }
-    }
-}
-
-impl Work for Conversion<'_> {
-    type State = State;
-    type Done = Done;
-
-    fn read(&self, task: ReadTask) -> Delivery {
-        let mut decoder = match task.decoder {
-            Some(decoder) => decoder,
-            None => self.source.read(task.group, &self.index.layout, BLOCK_BYTES)?,
-        };
-        let block = decoder.next().transpose()?;
-        Ok((decoder, block))
-    }
-
-    fn begin(&self, unit: &Unit, blocks: &Blocks) -> Result<State> {
-        let mut found = Found::default();
-        let entries = &self.index.entries[unit.entries.clone()];
-        let mut shares = Vec::new();
-        for module in 0..self.modules.len() {
-            let own: Vec<&Entry> = entries.iter().filter(|e| e.module as usize == module).collect();
-            if own.is_empty() {
-                continue;
-            }
-            let episodes = self.source.assemble(self.index, &own, blocks, &mut found.noticed)?;
-            found.episodes_out += episodes.lengths().filter(|&len| len > 0).count() as u64;
-            found.steps_out += episodes.steps_len() as u64;
-            shares.push(ModuleUnit { module, episodes, batch: ModuleBatch::default() });
-        }
-        Ok(State { unit: shares, found })
-    }
-
-    fn segments(&self) -> &[Segment] {
-        &self.segments
-    }
-
-    fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
-        self.pipeline.start_ordered(piece)
-    }
-
-    fn free(&self, pieces: Range<usize>, number: usize, state: &mut State) -> Result<()> {
-        self.pipeline.apply(pieces, self.modules, self.surveys, number, &mut state.unit, &mut state.found.repairs)
-    }
-
-    fn ordered(&self, piece: usize, machine: &mut dyn Ordered, state: &mut State) -> Result<()> {
-        self.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs)
-    }
-
-    fn end(&self, number: usize, state: State) -> Result<Done> {
-        let State { unit, mut found } = state;
-        let findings = match self.pass {
-            Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
-            Pass::Survey(Survey { piece, own }) => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
-            Pass::Convert => Vec::new(),
-        };
-        if !matches!(self.pass, Pass::Convert) {
-            return Ok(Done { rows: Vec::new(), findings, found });
-        }
-        let mut all = Vec::with_capacity(unit.len());
-        for share in unit {
-            let module = &self.modules[share.module];
-            keeps_promise(&module.layout, &share.batch)?;
-            found.pipeline_steps_out += share.episodes.steps_len() as u64;
-            let windows = share.batch.windows().map(|w| &**w);
-            let mut columns = self.provenance.values(&share.episodes, windows)?;
-            columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
-            let rows = columns.first().map_or(0, ColumnData::rows);
-            all.push((share.module, Rows { rows, columns }));
-        }
-        Ok(Done { rows: all, findings: Vec::new(), found })
-    }
-}
-
-/// The sum of each chunk's rewards, by the chunk's ordinal.
-fn sums_of_rewards(share: &ModuleUnit) -> Result<(usize, Finding)> {
-    let sums = share.episodes.returns()?;
-    let by_ordinal: Vec<(u32, f64)> = share.episodes.chunks.iter().map(|c| c.ordinal).zip(sums).collect();
-    Ok((share.module, Box::new(by_ordinal)))
-}
-
-/// Writes what units bring.
-struct Written {
-    outputs: Outputs,
-    found: Found,
-}
-
-impl Taker<Done> for Written {
-    fn take(&mut self, done: Done) -> Result<()> {
-        self.found.merge(&done.found);
-        for (stream, rows) in done.rows {
-            self.outputs.push(stream, rows);
-        }
-        Ok(())
-    }
-
-    fn cut(&mut self, flush: bool) -> Option<Cut> {
-        self.outputs.cut(flush)
-    }
-
-    fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder> {
-        self.outputs.encoder(cut)
-    }
-
-    fn append(&mut self, encoded: Encoded) -> Result<()> {
-        self.outputs.append(encoded)
-    }
-}
-
-/// Collects what a survey found, in order.
-struct Findings(Vec<(usize, Finding)>);
-
-impl Taker<Done> for Findings {
-    fn take(&mut self, done: Done) -> Result<()> {
-        self.0.extend(done.findings);
-        Ok(())
-    }
-
-    fn cut(&mut self, _: bool) -> Option<Cut> {
-        None
-    }
-
-    fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {
-        unreachable!("a survey cuts nothing")
-    }
-
-    fn append(&mut self, _: Encoded) -> Result<()> {
-        Ok(())
-    }
-}
-
-fn manifest(
-    job: &Job,
-    pipeline: &Pipeline,
-    source: &dyn Source,
-    index: &Index,
-    found: &Found,
-    modules: IndexMap<String, ModuleRecord>,
-    files: Vec<InputFile>,
-) -> Manifest {
-    let odd = &index.oddities;
-    let mut problems = Vec::new();
-    let mut problem = |count: u64, what: &str, first: Option<String>| {
-        if count > 0 {
-            problems.push(Problem { what: what.to_owned(), count, first });
-        }
-    };
-    let place = |row: Option<u64>| row.map(|row| source.rows().describe(row));
-    let either = |count: u64, one: &'static str, more: &'static str| if count == 1 { one } else { more };
-    let (rows, episodes) = (odd.duplicate_rows, odd.duplicate_episodes);
-    let steps = either(rows, "step recorded twice was dropped", "steps recorded twice were dropped");
-    let of = either(episodes, "episode", "episodes");
-    problem(rows, &format!("{steps}, of {episodes} {of}"), place(odd.first_duplicate));
-    let seams = found.noticed.discontinuities;
-    let what = either(seams, "step has", "steps have");
-    let what = format!("{what} an `obs` that is not the `new_obs` of the step before");
-    problem(seams, &what, place(found.noticed.first_discontinuity));
-    let empty = odd.empty_episodes;
-    problem(empty, either(empty, "episode without a step yields no row", "episodes without a step yield no row"), None);
-    let open = odd.unfinished_episodes;
-    let what = either(open, "episode ends", "episodes end");
-    problem(open, &format!("{what} neither terminated nor truncated"), None);
-    let dropped = odd.dropped_unfinished_episodes;
-    problem(
-        dropped,
-        either(dropped, "of these was dropped, as the job says", "of these were dropped, as the job says"),
-        None,
-    );
-    let mut notes = source.notes().to_vec();
-    notes.extend(index.notes.iter().cloned());
-    notes.extend(files.iter().zip(source.rows().files()).filter_map(|(_, f)| f.note.clone()));
-    let counts = Counts {
-        episodes_in: index.episodes_read,
-        steps_in: index.steps_read,
-        episodes_out: found.episodes_out,
-        steps_out: found.steps_out,
-        rows_out: modules.values().map(|m| m.rows).sum(),
-        duplicates_dropped: odd.duplicate_episodes,
-        discontinuities: found.noticed.discontinuities,
-        unfinished: odd.unfinished_episodes,
-        learner_connector_sum_episodes_length_in: index.steps(),
-        learner_connector_sum_episodes_length_out: found.pipeline_steps_out,
-        ..Counts::default()
-    };
-    Manifest {
-        format_version: FORMAT_VERSION,
-        gristmill: env!("CARGO_PKG_VERSION").to_owned(),
-        job: job.to_portable_json(),
-        pipeline: pipeline.described(),
-        input: InputRecord { layout: source.recognised().to_owned(), files },
-        counts,
-        repairs: found.repairs.sorted().into_iter().map(|(n, rows)| (n.to_owned(), rows)).collect(),
-        problems,
-        notes,
-        content_digest: combine(modules.iter().map(|(id, m)| (id.as_str(), m.digest.as_str()))),
-        modules,
-    }
-}
-
-fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Report {
-    let problem = |p: &Problem| match &p.first {
-        Some(first) => format!("{} {} (first: {first})", p.count, p.what),
-        None => format!("{} {}", p.count, p.what),
-    };
-    let type_name = |c: &crate::manifest::ColumnRecord| match c.shape.as_slice() {
-        [] => c.dtype.clone(),
-        shape => format!("{}{shape:?}", c.dtype),
-    };
-    let module = |record: &ModuleRecord| ModuleReport {
-        columns: record.columns.iter().map(|c| (c.name.clone(), type_name(c))).collect(),
-        rows: record.rows,
-        shards: record.shards.len() as u64,
-        bytes: record.shards.iter().map(|s| s.bytes).sum(),
-    };
-    Report {
-        input_layout: manifest.input.layout.clone(),
-        files: manifest.input.files.len() as u64,
-        input_bytes,
-        episodes_in: manifest.counts.episodes_in,
-        episode_ids: manifest.counts.episodes_in,
-        steps_in: manifest.counts.steps_in,
-        duplicates_dropped: manifest.counts.duplicates_dropped,
-        filtered_out: manifest.counts.filtered_out,
-        discontinuities: manifest.counts.discontinuities,
-        problems: manifest.problems.iter().map(problem).chain(manifest.notes.iter().cloned()).collect(),
-        modules: manifest.modules.values().map(|m| (m.folder.clone(), module(m))).collect(),
-        repairs: manifest.repairs.clone(),
-        seconds,
-        output: job.output_path().display().to_string(),
-    }
 }

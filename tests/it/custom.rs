@@ -22,6 +22,7 @@ fn the_example_shapes_rewards() {
     let obs = rows.column_by_name("obs").unwrap().as_fixed_size_list().values().as_primitive::<Float32Type>().clone();
     let rewards = rows.column_by_name("rewards").unwrap().as_primitive::<Float32Type>();
     let near = |i: usize| obs.value(4 * i + 2).abs() < 0.05;
-    assert!((0..rows.num_rows()).all(|i| rewards.value(i) == if near(i) { 1.5 } else { 1.0 }));
+    let shaped = |i: usize| if near(i) { 1.5_f32 } else { 1.0 };
+    assert!((0..rows.num_rows()).all(|i| rewards.value(i).to_bits() == shaped(i).to_bits()));
     assert!((0..rows.num_rows()).any(near) && !(0..rows.num_rows()).all(near));
 }

@@ -1,0 +1,159 @@
+//! What a run tells: its report, and the manifest of what it wrote.
+
+use indexmap::IndexMap;
+use serde::Serialize;
+
+use super::pass::Found;
+use crate::job::Job;
+use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
+use crate::pipeline::Pipeline;
+use crate::sink::combine;
+use crate::source::Source;
+use crate::source::index::Index;
+
+/// What a run did.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    /// The layout that was recognised and why, a sentence.
+    pub input_layout: String,
+    /// Input files.
+    pub files: u64,
+    /// Bytes of the input files.
+    pub input_bytes: u64,
+    /// Episodes read; chunks of one, and agents of one, are counted one by one.
+    pub episodes_in: u64,
+    /// Ids of episodes read.
+    pub episode_ids: u64,
+    /// Steps read.
+    pub steps_in: u64,
+    /// Episodes or chunks left out because they were recorded twice.
+    pub duplicates_dropped: u64,
+    /// Episodes or chunks that `input.where` left out.
+    pub filtered_out: u64,
+    /// Steps whose `new_obs` is not the next step's `obs`.
+    pub discontinuities: u64,
+    /// What else was odd, a sentence each.
+    pub problems: Vec<String>,
+    /// What was written, by folder.
+    pub modules: IndexMap<String, ModuleReport>,
+    /// Rows that each repair of `compat = "correct"` touched.
+    pub repairs: IndexMap<String, u64>,
+    /// Wall time.
+    pub seconds: f64,
+    /// The output directory.
+    pub output: String,
+}
+
+/// What was written for one module.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ModuleReport {
+    /// Columns with dtype and shape of a row: `("obs", "float32[4]")`.
+    pub columns: Vec<(String, String)>,
+    /// Rows: steps, or sequences when the module is stateful.
+    pub rows: u64,
+    /// Shard files.
+    pub shards: u64,
+    /// Bytes of the shard files.
+    pub bytes: u64,
+}
+
+pub(super) fn manifest(
+    job: &Job,
+    pipeline: &Pipeline,
+    source: &dyn Source,
+    index: &Index,
+    found: &Found,
+    modules: IndexMap<String, ModuleRecord>,
+    files: Vec<InputFile>,
+) -> Manifest {
+    let odd = &index.oddities;
+    let mut problems = Vec::new();
+    let mut problem = |count: u64, what: &str, first: Option<String>| {
+        if count > 0 {
+            problems.push(Problem { what: what.to_owned(), count, first });
+        }
+    };
+    let place = |row: Option<u64>| row.map(|row| source.rows().describe(row));
+    let either = |count: u64, one: &'static str, more: &'static str| if count == 1 { one } else { more };
+    let (rows, episodes) = (odd.duplicate_rows, odd.duplicate_episodes);
+    let steps = either(rows, "step recorded twice was dropped", "steps recorded twice were dropped");
+    let of = either(episodes, "episode", "episodes");
+    problem(rows, &format!("{steps}, of {episodes} {of}"), place(odd.first_duplicate));
+    let seams = found.noticed.discontinuities;
+    let what = either(seams, "step has", "steps have");
+    let what = format!("{what} an `obs` that is not the `new_obs` of the step before");
+    problem(seams, &what, place(found.noticed.first_discontinuity));
+    let empty = odd.empty_episodes;
+    problem(empty, either(empty, "episode without a step yields no row", "episodes without a step yield no row"), None);
+    let open = odd.unfinished_episodes;
+    let what = either(open, "episode ends", "episodes end");
+    problem(open, &format!("{what} neither terminated nor truncated"), None);
+    let dropped = odd.dropped_unfinished_episodes;
+    problem(
+        dropped,
+        either(dropped, "of these was dropped, as the job says", "of these were dropped, as the job says"),
+        None,
+    );
+    let mut notes = source.notes().to_vec();
+    notes.extend(index.notes.iter().cloned());
+    notes.extend(files.iter().zip(source.rows().files()).filter_map(|(_, f)| f.note.clone()));
+    let counts = Counts {
+        episodes_in: index.episodes_read,
+        steps_in: index.steps_read,
+        episodes_out: found.episodes_out,
+        steps_out: found.steps_out,
+        rows_out: modules.values().map(|m| m.rows).sum(),
+        duplicates_dropped: odd.duplicate_episodes,
+        discontinuities: found.noticed.discontinuities,
+        unfinished: odd.unfinished_episodes,
+        learner_connector_sum_episodes_length_in: index.steps(),
+        learner_connector_sum_episodes_length_out: found.pipeline_steps_out,
+        ..Counts::default()
+    };
+    Manifest {
+        format_version: FORMAT_VERSION,
+        gristmill: env!("CARGO_PKG_VERSION").to_owned(),
+        job: job.to_portable_json(),
+        pipeline: pipeline.described(),
+        input: InputRecord { layout: source.recognised().to_owned(), files },
+        counts,
+        repairs: found.repairs.sorted().into_iter().map(|(n, rows)| (n.to_owned(), rows)).collect(),
+        problems,
+        notes,
+        content_digest: combine(modules.iter().map(|(id, m)| (id.as_str(), m.digest.as_str()))),
+        modules,
+    }
+}
+
+pub(super) fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Report {
+    let problem = |p: &Problem| match &p.first {
+        Some(first) => format!("{} {} (first: {first})", p.count, p.what),
+        None => format!("{} {}", p.count, p.what),
+    };
+    let type_name = |c: &crate::manifest::ColumnRecord| match c.shape.as_slice() {
+        [] => c.dtype.clone(),
+        shape => format!("{}{shape:?}", c.dtype),
+    };
+    let module = |record: &ModuleRecord| ModuleReport {
+        columns: record.columns.iter().map(|c| (c.name.clone(), type_name(c))).collect(),
+        rows: record.rows,
+        shards: record.shards.len() as u64,
+        bytes: record.shards.iter().map(|s| s.bytes).sum(),
+    };
+    Report {
+        input_layout: manifest.input.layout.clone(),
+        files: manifest.input.files.len() as u64,
+        input_bytes,
+        episodes_in: manifest.counts.episodes_in,
+        episode_ids: manifest.counts.episodes_in,
+        steps_in: manifest.counts.steps_in,
+        duplicates_dropped: manifest.counts.duplicates_dropped,
+        filtered_out: manifest.counts.filtered_out,
+        discontinuities: manifest.counts.discontinuities,
+        problems: manifest.problems.iter().map(problem).chain(manifest.notes.iter().cloned()).collect(),
+        modules: manifest.modules.values().map(|m| (m.folder.clone(), module(m))).collect(),
+        repairs: manifest.repairs.clone(),
+        seconds,
+        output: job.output_path().display().to_string(),
+    }
+}
