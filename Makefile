@@ -13,7 +13,7 @@ test-rust:
 
 # The tests run the binary that `cargo test` builds.
 test-python: .venv/ready
-	cargo build
+	cargo test --no-run --quiet
 	.venv/bin/python -m pytest -q tests/python
 
 # A virtual environment of this folder's own, made anew when the pinned packages change.
