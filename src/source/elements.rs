@@ -47,16 +47,6 @@ pub fn array_bytes(shape: &[usize], dtype: DType) -> Option<usize> {
     Some(if shape.contains(&0) { 0 } else { filled * dtype.size() })
 }
 
-/// The dtype of `np.array((a, b))` for scalars of these dtypes: NumPy's promotion, which may lose integer digits.
-#[must_use]
-pub fn promote(a: DType, b: DType) -> DType {
-    match (a, b) {
-        (DType::Bool, other) | (other, DType::Bool) => other,
-        // What has no lossless union: 64-bit integers with floats, uint64 with signed integers.
-        _ => a.lossless_union(b).unwrap_or(DType::Float64),
-    }
-}
-
 /// Makes raw array bytes native: byte order swapped if `big_endian`, booleans 0 or 1.
 pub fn make_native(data: &mut [u8], dtype: DType, big_endian: bool) {
     if dtype == DType::Bool {
@@ -233,8 +223,8 @@ mod tests {
             (D::UInt64, D::Int8, D::Float64),
             (D::Float32, D::Float64, D::Float64),
         ] {
-            assert_eq!(promote(a, b), expected, "{a} {b}");
-            assert_eq!(promote(b, a), expected, "{b} {a}");
+            assert_eq!(a.numpy_result_type(b), expected, "{a} {b}");
+            assert_eq!(b.numpy_result_type(a), expected, "{b} {a}");
         }
     }
 

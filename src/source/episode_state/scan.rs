@@ -279,7 +279,7 @@ impl ScanLeaf {
                     scratch.clear();
                     elements::convert(found.data, found.dtype, found.big_endian, ruling, scratch)?;
                 }
-                None => self.item_dtype = elements::promote(self.item_dtype, found.dtype),
+                None => self.item_dtype = self.item_dtype.numpy_result_type(found.dtype),
             }
         }
         Ok(())

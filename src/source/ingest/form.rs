@@ -4,6 +4,7 @@ use arrow::datatypes::{DataType, Field, Fields};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::source::elements::parse_descr;
 use crate::tensor::DType;
 
 /// The forms that are read.
@@ -185,24 +186,9 @@ fn shape_and_dtype(field: &Field) -> Option<(Vec<usize>, String)> {
     })
 }
 
-/// `NumPy`'s short type codes.
+/// `NumPy`'s short type codes. Bytes beside a dtype are little-endian by the format's definition.
 fn numpy_code(code: &str) -> Option<DType> {
-    let code = code.strip_prefix(['<', '|', '=']).unwrap_or(code);
-    Some(match code {
-        "b1" | "?" => DType::Bool,
-        "i1" => DType::Int8,
-        "i2" => DType::Int16,
-        "i4" => DType::Int32,
-        "i8" => DType::Int64,
-        "u1" => DType::UInt8,
-        "u2" => DType::UInt16,
-        "u4" => DType::UInt32,
-        "u8" => DType::UInt64,
-        "f2" => DType::Float16,
-        "f4" => DType::Float32,
-        "f8" => DType::Float64,
-        _ => return None,
-    })
+    parse_descr(code).filter(|(_, big_endian)| !big_endian).map(|(dtype, _)| dtype)
 }
 
 fn sizes(json: &Value) -> Option<Vec<usize>> {
