@@ -373,8 +373,9 @@ impl ItemsSource {
                 ("multi_agent_episode_id", &h.multi_agent_episode_id),
             ];
             if let Some((name, Some(value))) = found.into_iter().find(|(_, value)| value.is_some()) {
-                let error =
-                    Error::usage(format!("found {name} {value:?}, expected none: multi-agent data are not built yet"));
+                let error = Error::usage(format!(
+                    "found {name} {value:?}, expected none: several agents in this layout are not built yet"
+                ));
                 return Err(self.rows.locate(*row, error).episode(h.id.clone()));
             }
         }
