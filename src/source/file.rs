@@ -13,6 +13,7 @@
 
 mod discover;
 mod ipc;
+mod pages;
 mod parquet;
 
 use std::any::Any;
@@ -190,7 +191,7 @@ impl InputFile {
             .map_err(|e| rename_file(&Error::io("open the file", &self.path, &e), self.name.clone()))?;
         let batch_rows = batch_rows.max(1);
         let inner = guarded(|| match &self.footer {
-            Footer::Parquet(footer) => footer.read(file, row_group, &projection, batch_rows),
+            Footer::Parquet(footer) => footer.read(file, self.bytes, row_group, &projection, batch_rows),
             Footer::Ipc(footer) => footer.read(file, row_group, projection, batch_rows),
         })
         .map_err(place)?;

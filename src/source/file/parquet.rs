@@ -4,13 +4,21 @@ use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
+use super::pages::form::columns_of;
+use super::pages::{Paged, Shared};
 use super::{Batches, DAMAGED, RowGroup, count, damaged};
 use crate::error::{Error, Result};
+
+/// Bytes of a row group's columns that may wait to be decompressed.
+const WINDOWS: usize = 64 << 20;
 
 /// The parsed footer; cloning it is cheap.
 #[derive(Debug, Clone)]
@@ -40,19 +48,162 @@ impl Footer {
     pub(super) fn null_count(&self, row_group: usize, column: usize) -> Option<u64> {
         let schema = self.0.parquet_schema();
         let group = self.0.metadata().row_groups().get(row_group)?;
-        let leaves = (0..schema.num_columns()).filter(|&leaf| schema.get_column_root_idx(leaf) == column);
-        leaves.map(|leaf| group.column(leaf).statistics()?.null_count_opt()).sum()
+        columns_of(schema, column).map(|leaf| group.column(leaf).statistics()?.null_count_opt()).sum()
     }
 
-    pub(super) fn read(&self, file: File, row_group: usize, columns: &[usize], batch_rows: usize) -> Result<Batches> {
-        let mask = ProjectionMask::roots(self.0.parquet_schema(), columns.iter().copied());
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.0.clone())
+    /// Columns of tensors are read page by page, all others by the crate's reader.
+    pub(super) fn read(
+        &self,
+        file: File,
+        bytes: u64,
+        row_group: usize,
+        columns: &[usize],
+        batch_rows: usize,
+    ) -> Result<Batches> {
+        Ok(Box::new(self.reader(file, bytes, row_group, columns, batch_rows)?))
+    }
+
+    pub(super) fn reader(
+        &self,
+        file: File,
+        bytes: u64,
+        row_group: usize,
+        columns: &[usize],
+        batch_rows: usize,
+    ) -> Result<Reader> {
+        let group = self.0.metadata().row_group(row_group);
+        let file = Shared::new(file, bytes);
+        let window = (WINDOWS / group.num_columns().max(1)).clamp(16 << 10, 512 << 10);
+        let paged = |&root: &usize| {
+            let field = self.0.schema().field(root);
+            Paged::open(self.0.parquet_schema(), group, root, field, &file, window).map_or(Column::Crate, Column::Paged)
+        };
+        let readers = columns.iter().map(paged).collect();
+        let schema = Arc::new(self.0.schema().project(columns).map_err(|e| damaged(&e))?);
+        let rows = count(group.num_rows(), "the number of rows of a row group")?;
+        let mut reader = Reader {
+            footer: self.clone(),
+            file,
+            row_group,
+            batch_rows,
+            roots: columns.to_vec(),
+            columns: readers,
+            schema,
+            rest: None,
+            read: 0,
+            rows,
+        };
+        reader.open_rest()?;
+        Ok(reader)
+    }
+
+    /// The crate's reader of some columns, from row `skip` of the row group on.
+    fn crate_reader(
+        &self,
+        file: &Shared,
+        row_group: usize,
+        roots: &[usize],
+        batch_rows: usize,
+        skip: usize,
+    ) -> Result<ParquetRecordBatchReader> {
+        let mask = ProjectionMask::roots(self.0.parquet_schema(), roots.iter().copied());
+        ParquetRecordBatchReaderBuilder::new_with_metadata(file.clone(), self.0.clone())
             .with_row_groups(vec![row_group])
             .with_projection(mask)
             .with_batch_size(batch_rows)
+            .with_offset(skip)
             .build()
-            .map_err(|e| damaged(&e))?;
-        Ok(Box::new(reader.map(|batch| batch.map_err(|e| damaged(&e)))))
+            .map_err(|e| damaged(&e))
+    }
+}
+
+/// How a column of a row group is read.
+enum Column {
+    Paged(Paged),
+    /// With all others that the crate reads.
+    Crate,
+    /// By a reader of its own, which took over in the middle.
+    Own(Box<ParquetRecordBatchReader>),
+}
+
+/// The batches of a row group, put together from readers of its columns.
+pub(super) struct Reader {
+    footer: Footer,
+    file: Shared,
+    row_group: usize,
+    batch_rows: usize,
+    roots: Vec<usize>,
+    columns: Vec<Column>,
+    schema: SchemaRef,
+    /// The crate's reader of all columns that are its own from the start.
+    rest: Option<ParquetRecordBatchReader>,
+    read: usize,
+    rows: usize,
+}
+
+impl Reader {
+    /// Which columns are read page by page so far.
+    #[cfg(test)]
+    pub fn paged(&self) -> Vec<bool> {
+        self.columns.iter().map(|c| matches!(c, Column::Paged(_))).collect()
+    }
+
+    fn open_rest(&mut self) -> Result<()> {
+        let own = self.roots.iter().zip(&self.columns).filter(|(_, c)| matches!(c, Column::Crate));
+        let roots: Vec<usize> = own.map(|(&root, _)| root).collect();
+        if !roots.is_empty() {
+            let reader = self.footer.crate_reader(&self.file, self.row_group, &roots, self.batch_rows, 0)?;
+            self.rest = Some(reader);
+        }
+        Ok(())
+    }
+
+    fn batch(&mut self, rows: usize) -> Result<RecordBatch> {
+        let rest = match &mut self.rest {
+            Some(reader) => Some(next_batch(reader, rows)?),
+            None => None,
+        };
+        let mut rest = rest.iter().flat_map(RecordBatch::columns).map(Arc::clone);
+        let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
+        for (column, &root) in self.columns.iter_mut().zip(&self.roots) {
+            if let Column::Paged(paged) = column {
+                if let Some(array) = paged.next(rows) {
+                    arrays.push(array);
+                    continue;
+                }
+                let own = self.footer.crate_reader(&self.file, self.row_group, &[root], self.batch_rows, self.read)?;
+                *column = Column::Own(Box::new(own));
+            }
+            let array = match column {
+                Column::Own(reader) => next_batch(reader, rows)?.columns().first().cloned(),
+                _ => rest.next(),
+            };
+            arrays.push(array.ok_or_else(|| Error::internal("a reader without its column"))?);
+        }
+        self.read += rows;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map_err(|e| damaged(&e))
+    }
+}
+
+/// A reader's next batch, which must have `rows` rows: whatever batches have fewer is damage.
+fn next_batch(reader: &mut ParquetRecordBatchReader, rows: usize) -> Result<RecordBatch> {
+    match reader.next().transpose().map_err(|e| damaged(&e))? {
+        Some(batch) if batch.num_rows() == rows => Ok(batch),
+        other => {
+            let found = other.map_or(0, |b| b.num_rows());
+            let e = Error::usage(format!("the file is damaged: found {found} rows, expected {rows} more"));
+            Err(e.hint(DAMAGED))
+        }
+    }
+}
+
+impl Iterator for Reader {
+    type Item = Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let rows = self.batch_rows.min(self.rows - self.read);
+        (rows > 0).then(|| self.batch(rows))
     }
 }
 

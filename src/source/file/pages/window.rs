@@ -1,0 +1,157 @@
+//! Reading column chunks with few open files and few calls to the operating system.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::{Buf, Bytes};
+use parquet::errors::{ParquetError, Result};
+use parquet::file::reader::{ChunkReader, Length};
+
+/// Bytes that a page header needs at most. Statistics of long values may need more; such pages are the crate's.
+const HEADER: u64 = 16 << 10;
+
+/// One open file for all columns of a row group: a hundred thousand columns are not as many open files.
+#[derive(Debug, Clone)]
+pub(in super::super) struct Shared {
+    file: Arc<Mutex<File>>,
+    len: u64,
+}
+
+impl Shared {
+    /// Opens nothing: `file` has `len` bytes.
+    pub fn new(file: File, len: u64) -> Self {
+        Self { file: Arc::new(Mutex::new(file)), len }
+    }
+
+    /// Bytes from `start` on, `len` of them or what there is.
+    fn read_at(&self, start: u64, len: u64) -> Result<Bytes> {
+        let mut file = lock(&self.file)?;
+        let mut out = Vec::with_capacity(usize::try_from(len.min(self.len.saturating_sub(start)))?);
+        file.seek(SeekFrom::Start(start))?;
+        file.by_ref().take(len).read_to_end(&mut out)?;
+        Ok(out.into())
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
+    mutex.lock().map_err(|_| ParquetError::General("a reader of this file panicked".to_owned()))
+}
+
+impl Length for Shared {
+    fn len(&self) -> u64 {
+        self.len
+    }
+}
+
+impl ChunkReader for Shared {
+    type T = BufReader<Cursor>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(BufReader::new(Cursor { file: self.clone(), at: start }))
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        exactly(self.read_at(start, length as u64)?, start, length)
+    }
+}
+
+/// A place in a [`Shared`] file.
+#[derive(Debug)]
+pub(in super::super) struct Cursor {
+    file: Shared,
+    at: u64,
+}
+
+impl Read for Cursor {
+    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        let mut file = lock(&self.file.file).map_err(std::io::Error::other)?;
+        file.seek(SeekFrom::Start(self.at))?;
+        let n = file.read(out)?;
+        self.at += n as u64;
+        Ok(n)
+    }
+}
+
+fn exactly(bytes: Bytes, start: u64, length: usize) -> Result<Bytes> {
+    if bytes.len() < length {
+        let found = bytes.len();
+        return Err(ParquetError::EOF(format!("found {found} bytes at {start}, expected {length}")));
+    }
+    Ok(bytes.slice(..length))
+}
+
+/// A stretch of a file, of which a window is in memory. Page headers are a few bytes each and are asked for one by one;
+/// without the window each would be a read of its own.
+#[derive(Debug)]
+pub(super) struct Window {
+    file: Shared,
+    end: u64,
+    size: u64,
+    held: Mutex<(u64, Bytes)>,
+}
+
+impl Window {
+    /// Reads `file` up to `end`, `size` bytes at once.
+    pub fn new(file: Shared, end: u64, size: u64) -> Self {
+        Self { file, end, size, held: Mutex::new((0, Bytes::new())) }
+    }
+
+    /// At least `len` bytes from `start` on, if the stretch has that many; else what there is.
+    fn at(&self, start: u64, len: u64) -> Result<Bytes> {
+        let mut held = lock(&self.held)?;
+        let (first, bytes) = &*held;
+        let inside = |at: u64| usize::try_from(at.checked_sub(*first)?).ok().filter(|&at| at <= bytes.len());
+        if let (Some(from), Some(_)) = (inside(start), inside(start.saturating_add(len))) {
+            return Ok(bytes.slice(from..));
+        }
+        let size = len.max(self.size).min(self.end.saturating_sub(start));
+        *held = (start, self.file.read_at(start, size)?);
+        Ok(held.1.clone())
+    }
+}
+
+impl Length for Window {
+    fn len(&self) -> u64 {
+        self.end
+    }
+}
+
+impl ChunkReader for Window {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T> {
+        Ok(self.at(start, HEADER.min(self.end.saturating_sub(start)))?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
+        exactly(self.at(start, length as u64)?, start, length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn every_stretch_is_what_the_file_has() {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
+        file.write_all(&bytes).unwrap();
+        let shared = Shared::new(file, 100_000);
+        let window = Window::new(shared.clone(), 90_000, 1000);
+        for (start, len) in [(0, 10), (10, 990), (500, 1500), (3, 3), (89_000, 1000), (40_000, 0)] {
+            let expected = &bytes[start..start + len];
+            assert_eq!(window.get_bytes(start as u64, len).unwrap(), expected, "{start} {len}");
+            assert_eq!(shared.get_bytes(start as u64, len).unwrap(), expected, "{start} {len}");
+            let mut read = vec![0; len];
+            window.get_read(start as u64).unwrap().read_exact(&mut read).unwrap();
+            assert_eq!(read, expected);
+            shared.get_read(start as u64).unwrap().read_exact(&mut read).unwrap();
+            assert_eq!(read, expected);
+        }
+        assert!(window.get_bytes(89_500, 1000).is_err(), "beyond the stretch");
+        assert!(shared.get_bytes(99_999, 2).is_err(), "beyond the file");
+    }
+}
