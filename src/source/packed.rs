@@ -16,6 +16,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::ndarray::NdArray;
 use super::pickle;
 use crate::error::{Error, Result};
+use crate::tensor::TensorType;
 
 /// The most bytes that one packed array may unfold to: 1 GiB.
 pub const DEFAULT_LIMIT: u64 = 1 << 30;
@@ -38,11 +39,35 @@ pub fn ndarray(text: &str) -> Result<NdArray> {
 }
 
 /// Unpacks one text after the other with the same two scratch buffers.
+///
+/// The pickles of a column differ in their arrays' elements alone, as a rule. So the first one is read by the machine,
+/// and those after it are compared with it; running the machine for each would take most of the time.
 #[derive(Debug)]
 pub struct Unpacker {
     frame: Vec<u8>,
     content: Vec<u8>,
     limit: u64,
+    pattern: Option<Pattern>,
+    /// The last array that did not lie in its pickle as it is.
+    other: Option<NdArray>,
+}
+
+/// A pickle, but for its array's elements.
+#[derive(Debug)]
+struct Pattern {
+    ty: TensorType,
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    /// Length of the elements between both.
+    len: usize,
+}
+
+impl Pattern {
+    /// The elements of another pickle, if all else is the same.
+    fn elements<'a>(&self, pickle: &'a [u8]) -> Option<&'a [u8]> {
+        let elements = pickle.strip_prefix(self.head.as_slice())?.strip_suffix(self.tail.as_slice())?;
+        (elements.len() == self.len).then_some(elements)
+    }
 }
 
 impl Default for Unpacker {
@@ -55,17 +80,45 @@ impl Unpacker {
     /// An unpacker that refuses texts unfolding to more than `limit` bytes.
     #[must_use]
     pub const fn with_limit(limit: u64) -> Self {
-        Self { frame: Vec::new(), content: Vec::new(), limit }
+        Self { frame: Vec::new(), content: Vec::new(), limit, pattern: None, other: None }
     }
 
     /// The array in one packed text.
     pub fn ndarray(&mut self, text: &str) -> Result<NdArray> {
+        let (ty, data) = self.unpack(text)?;
+        Ok(NdArray { ty: ty.clone(), data: data.to_vec() })
+    }
+
+    /// The type and the elements of the array in one packed text.
+    pub fn unpack(&mut self, text: &str) -> Result<(&TensorType, &[u8])> {
+        self.unpack_text(text)?;
+        let known = self.pattern.as_ref().is_some_and(|p| p.elements(&self.content).is_some());
+        if !known {
+            let (array, place) = pickle::located(&self.content)?;
+            let pattern = place.map(|place| Pattern {
+                ty: array.ty.clone(),
+                head: self.content[..place.start].to_vec(),
+                tail: self.content[place.end..].to_vec(),
+                len: place.len(),
+            });
+            if pattern.is_none() {
+                let array = self.other.insert(array);
+                return Ok((&array.ty, &array.data));
+            }
+            self.pattern = pattern;
+        }
+        let pattern = self.pattern.as_ref().ok_or_else(|| Error::internal("no pickle to compare with"))?;
+        let elements = pattern.elements(&self.content).ok_or_else(|| Error::internal("a pickle unlike itself"))?;
+        Ok((&pattern.ty, elements))
+    }
+
+    /// Unfolds a text to its pickle, in [`Self::content`].
+    fn unpack_text(&mut self, text: &str) -> Result<()> {
         self.frame.clear();
         STANDARD
             .decode_vec(text, &mut self.frame)
             .map_err(|e| Error::data(format!("a packed array that is no base64: {e}")))?;
-        self.unfold()?;
-        pickle::ndarray(&self.content)
+        self.unfold()
     }
 
     fn unfold(&mut self) -> Result<()> {
@@ -164,7 +217,7 @@ mod tests {
     use lz4_flex::frame::{BlockSize, FrameEncoder, FrameInfo};
 
     use super::*;
-    use crate::tensor::{DType, TensorType};
+    use crate::tensor::DType;
 
     /// `pack(np.array([..], "float32"))` out of a recording of CartPole (Ray 2.60, NumPy 2.4, lz4 4.4).
     const CART_POLE: &str = "BCJNGGhAjwAAAAAAAAAdigAAAFKABZWEAAEA8hqME251bXB5Ll9jb3JlLm51bWVyaWOUjAtfZnJvbWJ1ZmZl\
@@ -215,6 +268,30 @@ mod tests {
             assert_eq!(unpacker.ndarray(&text).unwrap().data, vec![0; 300_000]);
             assert_eq!(unpacker.ndarray(CART_POLE).unwrap(), cart_pole());
         }
+    }
+
+    #[test]
+    fn pickles_that_differ_elsewhere_are_read_by_the_machine() {
+        let pack = |pickle: &[u8]| frame(FrameInfo::new().content_size(Some(pickle.len() as u64)), pickle);
+        let ones = |n: u32| {
+            let mut p = zeros(n);
+            let at = p.windows(8).position(|w| w == u64::from(n).to_le_bytes()).unwrap() + 8;
+            p[at..at + n as usize].fill(1);
+            p
+        };
+        // The same length, another dtype: `i1` for `u1`.
+        let mut signed = ones(5);
+        let code = signed.windows(2).position(|w| w == b"u1").unwrap();
+        signed[code] = b'i';
+        let mut unpacker = Unpacker::default();
+        let mut read = |pickle: &[u8]| unpacker.ndarray(&pack(pickle)).unwrap();
+        let u1 = |data: &[u8]| NdArray { ty: TensorType::new(DType::UInt8, [data.len()]), data: data.to_vec() };
+        assert_eq!(read(&zeros(5)), u1(&[0; 5]));
+        assert_eq!(read(&ones(5)), u1(&[1; 5]));
+        assert_eq!(read(&ones(6)), u1(&[1; 6]));
+        assert_eq!(read(&signed), NdArray { ty: TensorType::new(DType::Int8, [5]), data: vec![1; 5] });
+        assert_eq!(read(&zeros(0)), u1(&[]));
+        assert_eq!(read(&ones(5)), u1(&[1; 5]));
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! `MAX_NESTING` deep, and array bytes are copied once, at the end.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::elements;
@@ -125,9 +126,19 @@ impl Value<'_> {
 /// Reads what `pickle.dumps` with protocol 2 to 5 and `cloudpickle.dumps` make of numeric and boolean arrays.
 /// Fortran order is turned into C order, foreign byte order into native.
 pub fn ndarray(bytes: &[u8]) -> Result<NdArray> {
-    Machine { rest: bytes, stack: Vec::new(), memo: HashMap::new(), decodable: bytes.len() }
+    Ok(located(bytes)?.0)
+}
+
+/// [`ndarray`], and where in `bytes` the array's own bytes lie, if they lie there as they are.
+///
+/// The machine never looks at those, but for their number. So a pickle of the same length that differs only there
+/// holds an array of the same type, and its bytes are in the same place.
+pub fn located(bytes: &[u8]) -> Result<(NdArray, Option<Range<usize>>)> {
+    let array = Machine { rest: bytes, stack: Vec::new(), memo: HashMap::new(), decodable: bytes.len() }
         .run()
-        .map_err(|e| e.hint("only NumPy arrays of numbers or booleans are read from pickles"))
+        .map_err(|e| e.hint("only NumPy arrays of numbers or booleans are read from pickles"))?;
+    let place = array.place(bytes);
+    Ok((array.finish()?, place))
 }
 
 struct Machine<'a> {
@@ -139,7 +150,7 @@ struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    fn run(mut self) -> Result<NdArray> {
+    fn run(mut self) -> Result<Array<'a>> {
         loop {
             match self.byte()? {
                 // PROTO, FRAME, STOP
@@ -253,7 +264,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn stop(mut self) -> Result<NdArray> {
+    fn stop(mut self) -> Result<Array<'a>> {
         let top = self.pop()?;
         if !self.stack.is_empty() {
             return Err(Error::data("the pickle leaves values behind"));
@@ -261,7 +272,7 @@ impl<'a> Machine<'a> {
         // The memo may share the array's bytes; without it they are moved out, not copied.
         self.memo.clear();
         match top {
-            Value::Array(array) => Rc::unwrap_or_clone(array).finish(),
+            Value::Array(array) => Ok(Rc::unwrap_or_clone(array)),
             other => Err(Error::data(format!("the pickle holds {}, expected an array", other.describe()))),
         }
     }
@@ -479,6 +490,20 @@ fn long(bytes: &[u8]) -> Result<i64> {
 }
 
 impl Array<'_> {
+    /// Where in the pickle the elements lie, if they are those of the finished array byte for byte.
+    fn place(&self, pickle: &[u8]) -> Option<Range<usize>> {
+        let Value::Bytes(data) = self.data else { return None };
+        let native = self.dtype.size() == 1 || self.big_endian == cfg!(target_endian = "big");
+        let in_order = !self.fortran || self.shape.len() <= 1;
+        // An empty slice may be one of no pickle at all.
+        if !native || !in_order || data.is_empty() {
+            return None;
+        }
+        let start = (data.as_ptr() as usize).checked_sub(pickle.as_ptr() as usize)?;
+        let end = start.checked_add(data.len())?;
+        (pickle.get(start..end) == Some(data)).then_some(start..end)
+    }
+
     fn finish(self) -> Result<NdArray> {
         let mut data = match self.data {
             Value::Decoded(data) => Rc::unwrap_or_clone(data),

@@ -249,14 +249,14 @@ pub(super) fn packed(field: &Field, array: &ArrayRef, ty: &TensorType, rows: &Ro
         if !looks_packed(cell) {
             return Err(rows.at(row, super::text(field)));
         }
-        let found = unpacker.ndarray(cell).map_err(|e| rows.at(row, e))?;
-        if found.ty.shape != ty.shape {
-            return Err(rows.ragged(row, &found.ty.shape, &ty.shape));
+        let (found, data) = unpacker.unpack(cell).map_err(|e| rows.at(row, e))?;
+        if found.shape != ty.shape {
+            return Err(rows.ragged(row, &found.shape, &ty.shape));
         }
-        if found.ty.dtype == ty.dtype {
-            out.extend_bytes(&found.data, 1);
+        if found.dtype == ty.dtype {
+            out.extend_bytes(data, 1);
         } else {
-            let one = Tensor::new(found.ty, 1, found.data.into());
+            let one = Tensor::new(found.clone(), 1, data.to_vec().into());
             out.extend(&super::widen(one, ty.dtype).map_err(|e| rows.at(row, e))?, 0, 1);
         }
     }
