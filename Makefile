@@ -4,7 +4,7 @@ PYTHON ?= python3
 COUNT ?= 200
 GRISTMILL = target/debug/gristmill
 
-.PHONY: test test-rust test-python lint fmt schemas oracle memory clean
+.PHONY: test test-rust test-python lint fmt schemas oracle memory bench clean
 
 test: test-rust test-python
 
@@ -46,6 +46,15 @@ oracle:
 memory: .venv/ready
 	cargo build --release
 	.venv/bin/python benches/memory.py
+
+# gristmill beside its peers; see benches/bench.py for what can be chosen: make bench ARGS="--workloads a --threads 1".
+bench: .venv/bench
+	cargo build --release
+	.venv/bin/python benches/bench.py $(ARGS)
+
+.venv/bench: .venv/ready benches/requirements.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement benches/requirements.txt
+	touch $@
 
 clean:
 	rm -rf target .venv
