@@ -339,6 +339,12 @@ impl Tensor {
         self.data.as_slice()
     }
 
+    /// The bytes of all rows as an Arrow buffer, without a copy.
+    #[must_use]
+    pub fn buffer(&self) -> Buffer {
+        self.data.clone()
+    }
+
     /// The bytes of one row.
     #[must_use]
     pub fn row(&self, i: usize) -> &[u8] {

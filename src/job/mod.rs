@@ -364,6 +364,8 @@ pub struct Output {
     /// Compression of the shards; `zstd:1` for Parquet and `none` for Arrow when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compression: Option<Compression>,
+    /// How tensors with a shape lie in the shards.
+    pub tensors: TensorStorage,
     /// Rows per shard: steps, or sequences when the module is stateful.
     #[schemars(range(min = 1))]
     pub rows_per_shard: usize,
@@ -381,6 +383,7 @@ impl Default for Output {
             path: "shards".to_owned(),
             format: Format::default(),
             compression: None,
+            tensors: TensorStorage::default(),
             rows_per_shard: 65_536,
             shuffle: None,
             split: None,
@@ -499,6 +502,19 @@ impl TryFrom<String> for Compression {
     fn try_from(text: String) -> Result<Self, Error> {
         text.parse()
     }
+}
+
+/// How tensors with a shape lie in the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TensorStorage {
+    /// Flat fixed-size lists with the metadata of Arrow's `arrow.fixed_shape_tensor`: pyarrow gives them as `NumPy`
+    /// arrays of their shape, every other reader as lists of numbers.
+    #[default]
+    List,
+    /// Fixed-size binary: a row's elements as they lie in memory, little-endian, C order (a boolean is one byte), with
+    /// `shape` and `dtype` in the field's metadata. Parquet readers have no list levels to decode.
+    Binary,
 }
 
 /// A seeded global permutation.

@@ -123,7 +123,7 @@ impl Output {
         }));
         let masked: Vec<Option<bool>> = masked.collect();
         let all = columns.iter().map(|c| (c.name.clone(), ColumnType::Tensor(c.ty.clone())));
-        let schema = ShardSchema::new(provenance.into_iter().chain(all).collect());
+        let schema = ShardSchema::new(provenance.into_iter().chain(all).collect()).with_tensors(output.tensors);
         let group_rows = row_group_rows(&schema, output.rows_per_shard);
         let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
         let stats = masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();

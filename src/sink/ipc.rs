@@ -17,7 +17,7 @@ use flatbuffers::FlatBufferBuilder;
 
 use super::schema::{RowGroupData, ShardSchema};
 use crate::error::{Error, Result};
-use crate::job::Compression;
+use crate::job::{Compression, TensorStorage};
 
 const MAGIC: &[u8] = b"ARROW1";
 const ALIGNMENT: usize = 64;
@@ -25,6 +25,7 @@ const ALIGNMENT: usize = 64;
 /// Encodes row groups as record batches.
 pub(super) struct IpcEncoder {
     schema: SchemaRef,
+    tensors: TensorStorage,
     options: IpcWriteOptions,
 }
 
@@ -46,12 +47,12 @@ impl IpcEncoder {
             .and_then(|o| o.try_with_compression(compression))
             .and_then(|o| o.try_with_compression_level(level))
             .map_err(|e| Error::internal(format!("Arrow IPC options: {e}")))?;
-        Ok(Self { schema: schema.arrow(), options })
+        Ok(Self { schema: schema.arrow(), tensors: schema.tensors, options })
     }
 
     /// Encodes one record batch. The columns have been checked against the schema.
     pub(super) fn encode(&self, data: &RowGroupData) -> Result<EncodedData> {
-        let columns = data.columns.iter().map(super::ColumnData::to_arrow).collect::<Result<Vec<_>>>()?;
+        let columns = data.columns.iter().map(|c| c.to_arrow(self.tensors)).collect::<Result<Vec<_>>>()?;
         let rows = RecordBatchOptions::new().with_row_count(Some(data.rows));
         let encode = || {
             let batch = RecordBatch::try_new_with_options(SchemaRef::clone(&self.schema), columns, &rows)?;

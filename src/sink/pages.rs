@@ -22,11 +22,14 @@
 //! | `int16`, `uint16` | PLAIN, widened to `INT32` |
 //! | `float16` | PLAIN, `FIXED_LEN_BYTE_ARRAY(2)` |
 //! | others | PLAIN, as in memory |
+//!
+//! Stored as bytes (`output.tensors = "binary"`), a row of any dtype is one value of `FIXED_LEN_BYTE_ARRAY`, without
+//! levels, PLAIN, as in memory.
 
 use std::io::Read;
 
 use bytes::Bytes;
-use parquet::basic::{Compression as Codec, Encoding};
+use parquet::basic::{Compression as Codec, Encoding, Type as Physical};
 use parquet::column::page::{CompressedPage, Page, PageWriter};
 use parquet::column::writer::ColumnCloseResult;
 use parquet::errors::{ParquetError, Result};
@@ -140,11 +143,22 @@ struct Layout {
     row_elements: usize,
     rows_per_page: usize,
     dictionary: bool,
+    /// A row is one value: its bytes as they lie in memory.
+    binary: bool,
 }
 
 impl Layout {
     fn of(tensor: &Tensor, descr: &ColumnDescPtr) -> Self {
         let ty = tensor.ty();
+        let binary = !ty.shape.is_empty()
+            && descr.physical_type() == Physical::FIXED_LEN_BYTE_ARRAY
+            && descr.max_rep_level() == 0;
+        if binary {
+            let rows_per_page = (PAGE_BYTES / ty.row_bytes().max(1)).max(1);
+            let plain =
+                Self { is_list: false, value_level: 0, row_elements: 1, rows_per_page, dictionary: false, binary };
+            return plain;
+        }
         let stored = match ty.dtype {
             DType::Int16 | DType::UInt16 => 4,
             other => other.size(),
@@ -154,7 +168,7 @@ impl Layout {
         let rows_per_page = (PAGE_BYTES / (row_elements * stored).max(1)).clamp(1, PAGE_BYTES);
         let dictionary = matches!(ty.dtype, DType::Int8 | DType::UInt8) && row_elements > 0;
         let value_level = descr.max_def_level().unsigned_abs().to_le_bytes()[0];
-        Self { is_list: !ty.shape.is_empty(), value_level, row_elements, rows_per_page, dictionary }
+        Self { is_list: !ty.shape.is_empty(), value_level, row_elements, rows_per_page, dictionary, binary }
     }
 
     /// Values as Parquet counts them: an empty list counts as one.
@@ -180,6 +194,7 @@ impl Layout {
         let mut buf = Vec::with_capacity(levels.len() + values.len() * 2 + 16);
         buf.extend_from_slice(levels);
         match tensor.ty().dtype {
+            _ if self.binary => buf.extend_from_slice(values),
             DType::Bool => {
                 let pack = |values: &[u8]| values.iter().rev().fold(0, |bits, &b| bits << 1 | u8::from(b != 0));
                 buf.extend(values.chunks(8).map(pack));

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use crate::error::{Error, Result};
+use crate::job::TensorStorage;
 use crate::tensor::{Tensor, TensorType};
 
 /// Type of one column of a shard.
@@ -50,9 +51,12 @@ impl ColumnType {
         }
     }
 
-    fn arrow(&self) -> DataType {
+    fn arrow(&self, storage: TensorStorage) -> DataType {
         match self {
             Self::Tensor(ty) if ty.shape.is_empty() => ty.dtype.arrow(),
+            Self::Tensor(ty) if is_binary(ty, storage) => {
+                DataType::FixedSizeBinary(i32::try_from(ty.row_bytes()).unwrap_or(i32::MAX))
+            }
             // Rows of more than 2^31 elements are refused by `ShardSchema::check`.
             Self::Tensor(ty) => {
                 DataType::FixedSizeList(element(ty), i32::try_from(ty.row_elements()).unwrap_or(i32::MAX))
@@ -72,6 +76,11 @@ impl fmt::Display for ColumnType {
     }
 }
 
+/// Whether a tensor is stored as bytes. Rows without elements are lists in any case: Parquet knows no empty ones.
+fn is_binary(ty: &TensorType, storage: TensorStorage) -> bool {
+    storage == TensorStorage::Binary && !ty.shape.is_empty() && ty.row_elements() > 0
+}
+
 /// The element of the lists of a tensor column.
 fn element(ty: &TensorType) -> FieldRef {
     Arc::new(Field::new_list_field(ty.dtype.arrow(), true))
@@ -82,13 +91,21 @@ fn element(ty: &TensorType) -> FieldRef {
 pub struct ShardSchema {
     /// Name and type of each column.
     pub columns: Vec<(String, ColumnType)>,
+    /// How tensors with a shape are stored.
+    pub tensors: TensorStorage,
 }
 
 impl ShardSchema {
-    /// A schema from its columns.
+    /// A schema from its columns. Tensors are lists.
     #[must_use]
     pub fn new(columns: Vec<(String, ColumnType)>) -> Self {
-        Self { columns }
+        Self { columns, tensors: TensorStorage::List }
+    }
+
+    /// The same columns with tensors stored otherwise.
+    #[must_use]
+    pub fn with_tensors(self, tensors: TensorStorage) -> Self {
+        Self { tensors, ..self }
     }
 
     /// Checks what a file cannot hold: two columns of one name, rows too large for a list or a page.
@@ -120,16 +137,24 @@ impl ShardSchema {
     /// No row and no value is ever null, but the values of lists are declared nullable: that is how the extension's
     /// storage is declared, and pyarrow takes a Parquet column of required values for a plain list.
     ///
+    /// Stored as bytes, tensors have `shape` and `dtype` as plain metadata: `[4, 4]` and `float32`.
+    ///
     /// The metadata is written by hand: arrow-schema 60.1's `FixedShapeTensor` adds `"dim_names":null`, which pyarrow
     /// refuses to read.
     #[must_use]
     pub fn arrow(&self) -> SchemaRef {
         let field = |(name, ty): &(String, ColumnType)| {
-            let field = Field::new(name, ty.arrow(), false);
+            let field = Field::new(name, ty.arrow(self.tensors), false);
             if ty.shape().is_empty() {
                 return field;
             }
             let dims: Vec<String> = ty.shape().iter().map(ToString::to_string).collect();
+            if let DataType::FixedSizeBinary(_) = field.data_type() {
+                return field.with_metadata(HashMap::from([
+                    ("shape".to_owned(), format!("[{}]", dims.join(","))),
+                    ("dtype".to_owned(), ty.dtype_name().to_owned()),
+                ]));
+            }
             field.with_metadata(HashMap::from([
                 ("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()),
                 ("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":[{}]}}", dims.join(","))),
@@ -200,11 +225,18 @@ impl ColumnData {
     }
 
     /// The column as Arrow, of the type that [`ShardSchema::arrow`] gives it.
-    pub(super) fn to_arrow(&self) -> Result<ArrayRef> {
+    pub(super) fn to_arrow(&self, storage: TensorStorage) -> Result<ArrayRef> {
         let tensor = match self {
             Self::Tensor(t) => t,
             Self::Ids(a) => return Ok(Arc::clone(a)),
         };
+        if is_binary(tensor.ty(), storage) {
+            let size = i32::try_from(tensor.ty().row_bytes()).map_err(|_| Error::internal("rows beyond the check"))?;
+            let array = FixedSizeBinaryArray::try_new_with_len(size, tensor.buffer(), None, tensor.rows());
+            return array
+                .map(|a| Arc::new(a) as ArrayRef)
+                .map_err(|e| Error::internal(format!("fixed-size binary: {e}")));
+        }
         let array = tensor.to_arrow()?;
         match array.as_fixed_size_list_opt() {
             None => Ok(array),
@@ -260,6 +292,13 @@ impl RowGroupData {
 /// The elements of a fixed-size list column, for tests that read files back.
 #[cfg(test)]
 pub(super) fn tensor_of(column: &ArrayRef, ty: &TensorType) -> Tensor {
+    if let Some(bytes) = column.as_fixed_size_binary_opt() {
+        return Tensor::new(
+            ty.clone(),
+            column.len(),
+            bytes.values().slice_with_length(0, column.len() * ty.row_bytes()),
+        );
+    }
     let flat: ArrayRef =
         if ty.shape.is_empty() { Arc::clone(column) } else { Arc::clone(column.as_fixed_size_list().values()) };
     Tensor::from_flat_arrow(flat.as_ref(), ty.shape.clone(), column.len()).unwrap()
@@ -290,6 +329,18 @@ mod tests {
             ShardSchema::new(vec![("obs/pos".into(), tensor(&[20, 4])), ("rewards".into(), tensor(&[]))]).arrow();
         assert_eq!(schema.field(0).metadata()["ARROW:extension:metadata"], r#"{"shape":[20,4]}"#);
         assert!(schema.field(1).metadata().is_empty());
+    }
+
+    #[test]
+    fn bytes_tell_shape_and_dtype() {
+        let columns =
+            vec![("obs".into(), tensor(&[20, 4])), ("rewards".into(), tensor(&[])), ("none".into(), tensor(&[0]))];
+        let schema = ShardSchema::new(columns).with_tensors(TensorStorage::Binary).arrow();
+        assert_eq!(schema.field(0).data_type(), &DataType::FixedSizeBinary(320));
+        assert_eq!(schema.field(0).metadata()["shape"], "[20,4]");
+        assert_eq!(schema.field(0).metadata()["dtype"], "float32");
+        assert_eq!(schema.field(1).data_type(), &DataType::Float32);
+        assert!(matches!(schema.field(2).data_type(), DataType::FixedSizeList(_, 0)));
     }
 
     #[test]

@@ -198,6 +198,7 @@ mod tests {
 
     use super::*;
     use crate::error::Kind;
+    use crate::job::TensorStorage;
     use crate::sink::file_digest;
     use crate::sink::schema::{ColumnData, ColumnType, tensor_of};
     use crate::tensor::{DType, Tensor, TensorType};
@@ -266,7 +267,7 @@ mod tests {
     #[test]
     fn every_dtype_and_shape_reads_back() {
         let tmp = tempfile::tempdir().unwrap();
-        for (format, compression) in [
+        let files = [
             (Format::Parquet, Compression::Zstd(1)),
             (Format::Parquet, Compression::None),
             (Format::Parquet, Compression::Lz4),
@@ -274,11 +275,14 @@ mod tests {
             (Format::Arrow, Compression::None),
             (Format::Arrow, Compression::Zstd(1)),
             (Format::Arrow, Compression::Lz4),
-        ] {
+        ];
+        let storages = [TensorStorage::List, TensorStorage::Binary];
+        for ((format, compression), tensors) in files.iter().flat_map(|&f| storages.map(|s| (f, s))) {
             let (schema, a) = sample(41, 1);
+            let schema = schema.with_tensors(tensors);
             let (_, b) = sample(7, 2);
             let encoder = Encoder::new(schema.clone(), format, compression).unwrap();
-            let path = tmp.path().join(format!("{}.{format}", compression.to_string().replace(':', "-")));
+            let path = tmp.path().join(format!("{}-{tensors:?}.{format}", compression.to_string().replace(':', "-")));
             let info = write(&path, &encoder, &[a.clone(), b.clone()]);
             assert_eq!((info.rows, info.row_groups), (48, 2));
             assert_eq!(file_digest(&path).unwrap(), (info.bytes, info.digest));
@@ -291,7 +295,7 @@ mod tests {
                         let expected = Tensor::concat(ty, &[a.clone(), b.clone()]);
                         assert!(
                             tensor_of(batch.column(i), ty).bytes() == expected.bytes(),
-                            "{format} {compression} {name}"
+                            "{format} {compression} {tensors:?} {name}"
                         );
                     }
                     (ColumnData::Ids(a), ColumnData::Ids(b), _) => {
@@ -392,7 +396,7 @@ mod tests {
         let encoder = Encoder::new(schema.clone(), Format::Arrow, Compression::None).unwrap();
         let path = tmp.path().join("a.arrow");
         write(&path, &encoder, &[data.clone(), data.clone()]);
-        let columns = data.columns.iter().map(|c| c.to_arrow().unwrap()).collect();
+        let columns = data.columns.iter().map(|c| c.to_arrow(schema.tensors).unwrap()).collect();
         let batch = RecordBatch::try_new(schema.arrow(), columns).unwrap();
         let mut theirs = arrow::ipc::writer::FileWriter::try_new(Vec::new(), &schema.arrow()).unwrap();
         theirs.write(&batch).unwrap();

@@ -133,3 +133,22 @@ fn arrow_files() {
         assert_eq!(shown(&rows, column), shown(&work.rows(), column));
     }
 }
+
+#[test]
+fn tensors_as_bytes_are_the_same_values_and_can_be_read_again() {
+    let list = Work::of(steps()).manifest();
+    for format in ["parquet", "arrow"] {
+        let work = Work::of(steps());
+        let job = format!("version = 1\n[output]\ntensors = \"binary\"\nformat = {format:?}\n");
+        let binary = work.manifest_of(&work.convert_job(&job, &[]));
+        assert_eq!(content(&binary), content(&list), "the content is the same, however it is stored");
+        let obs = work.rows().column_by_name("obs").unwrap().data_type().clone();
+        assert!(matches!(obs, arrow::datatypes::DataType::FixedSizeBinary(_)), "{obs}");
+        // Shards are step logs, too.
+        let args = ["convert", "--input", "out/default_policy", "--output", "again", "--quiet"];
+        let again = gristmill(&args, work.path());
+        assert_eq!(again.status.code(), Some(0), "{}", stderr(&again));
+        let again = fs::read(work.path().join("again/manifest.json")).unwrap();
+        assert_eq!(content(&serde_json::from_slice(&again).unwrap()), content(&list));
+    }
+}
