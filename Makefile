@@ -4,7 +4,7 @@ PYTHON ?= python3
 COUNT ?= 200
 GRISTMILL = target/debug/gristmill
 
-.PHONY: test test-rust test-python lint fmt schemas oracle memory bench clean
+.PHONY: test test-rust test-python lint fmt schemas oracle memory bench readers clean
 
 test: test-rust test-python
 
@@ -51,6 +51,11 @@ memory: .venv/ready
 bench: .venv/bench
 	cargo build --release
 	.venv/bin/python benches/bench.py $(ARGS)
+
+# How fast peers read shards back, tensors as lists and as bytes.
+readers: .venv/bench
+	cargo build --release
+	.venv/bin/python benches/readers.py
 
 .venv/bench: .venv/ready benches/requirements.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement benches/requirements.txt
