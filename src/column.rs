@@ -26,7 +26,7 @@ pub const REWARDS: &str = "rewards";
 pub const TERMINATEDS: &str = "terminateds";
 /// True on the step after which the episode was cut short (time limit).
 pub const TRUNCATEDS: &str = "truncateds";
-/// The environment's info dicts. Never padded, batched or made a tensor.
+/// The environment's info dicts: one column for each of their numbers.
 pub const INFOS: &str = "infos";
 /// Real steps of a sequence.
 pub const SEQ_LENS: &str = "seq_lens";
@@ -54,6 +54,24 @@ pub fn rebase(name: &str, new_root: &str) -> String {
     name.split_once('/').map_or_else(|| new_root.to_owned(), |(_, rest)| format!("{new_root}/{rest}"))
 }
 
+/// For each info, the name of the boolean column that says in which steps it was recorded, as Gymnasium's vector
+/// environments name it: `infos/episode/_r` for `infos/episode/r`. Where that is taken, it has one more `_`.
+#[must_use]
+pub fn masks_of(infos: &[&str]) -> Vec<String> {
+    let behind = |name: &str| {
+        name.rsplit_once('/').map_or_else(|| format!("_{name}"), |(above, key)| format!("{above}/_{key}"))
+    };
+    let mut out: Vec<String> = Vec::with_capacity(infos.len());
+    for info in infos {
+        let mut mask = behind(info);
+        while infos.contains(&mask.as_str()) || out.contains(&mask) {
+            mask = behind(&mask);
+        }
+        out.push(mask);
+    }
+    out
+}
+
 /// Whether `name` is the column `root` or one of its leaves.
 #[must_use]
 pub fn is_under(name: &str, root_name: &str) -> bool {
@@ -63,6 +81,12 @@ pub fn is_under(name: &str, root_name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn masks_have_names_of_their_own() {
+        assert_eq!(masks_of(&["infos/episode/r", "infos/lives"]), ["infos/episode/_r", "infos/_lives"]);
+        assert_eq!(masks_of(&["infos/_a", "infos/a"]), ["infos/__a", "infos/___a"]);
+    }
 
     #[test]
     fn roots_and_leaves() {

@@ -181,6 +181,11 @@ pub trait Connector: Debug + Send + Sync {
         Numbering::None
     }
 
+    /// Whether the piece looks at infos. They are read only for such pieces.
+    fn reads_infos(&self) -> bool {
+        false
+    }
+
     /// Whether the piece cuts episodes into sequences in a way of its own. In front of the default pipeline such a piece
     /// takes the place of `AddTimeDimToBatchAndZeroPad`, behind the pieces that add columns step by step.
     fn cuts_sequences(&self) -> bool {

@@ -112,9 +112,10 @@ pub struct EpisodeBatch {
     pub chunks: Vec<Chunk>,
     /// Where each chunk's rows start in [`Self::steps`]; one more than there are chunks.
     pub offsets: Vec<usize>,
-    /// One row a step: observations, actions, rewards, extra model outputs.
+    /// One row a step: observations, actions, rewards, extra model outputs, and infos where a piece looks at them.
     pub steps: Columns,
-    /// The observation after each chunk's last step (zeros where it was not recorded), one row a chunk.
+    /// The observation after each chunk's last step (zeros where it was not recorded), one row a chunk. The infos that
+    /// came with it, too, where infos are read (those of the last step where none were recorded).
     pub last_obs: Columns,
     /// Where each chunk's look-back rows start in [`Self::history`]; one more than there are chunks.
     pub history_offsets: Vec<usize>,
@@ -231,7 +232,7 @@ impl EpisodeLayout {
         self.under(root).next().is_some()
     }
 
-    /// The columns that are neither observation, action nor reward: the extra model outputs.
+    /// The columns that are neither observation, action, reward nor info: the extra model outputs.
     pub fn extras(&self) -> impl Iterator<Item = (&Arc<str>, &TensorType)> {
         self.steps.iter().filter(|(n, _)| is_extra(n)).map(|(n, t)| (n, t))
     }
@@ -240,5 +241,5 @@ impl EpisodeLayout {
 /// Whether a step column is an extra model output.
 #[must_use]
 pub fn is_extra(name: &str) -> bool {
-    !matches!(column::root(name), column::OBS | column::ACTIONS | column::REWARDS)
+    !matches!(column::root(name), column::OBS | column::ACTIONS | column::REWARDS | column::INFOS)
 }

@@ -235,6 +235,12 @@ impl Pipeline {
         self.pieces.iter().map(|p| p.look_back(module)).max().unwrap_or(0)
     }
 
+    /// Whether any piece looks at infos.
+    #[must_use]
+    pub fn reads_infos(&self) -> bool {
+        self.pieces.iter().any(|p| p.reads_infos())
+    }
+
     /// How RLlib would tell the chunks apart whose batch has this layout.
     #[must_use]
     pub fn keys(layout: &PipelineLayout, multi_agent: bool) -> Keys {

@@ -46,7 +46,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
         return Err(error);
     }
     let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
-    let source = recognise::open(job)?;
+    let source = recognise::open_with(job, pipeline.reads_infos())?;
     let episodes = source.peek()?;
     crate::run::choose::check(job, &episodes)?;
     let modules = modules(job, &pipeline, &episodes)?;

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::{LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
+use crate::column::{INFOS, LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
@@ -19,6 +19,7 @@ use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 ///               recorded            lengthened
 /// obs           o0 o1 | o2          o0 o1 o2 | o2      (after | : the observation after the last step)
 /// actions       a0 a1               a0 a1 a1           extra model outputs likewise
+/// infos         i0 i1 | i2          i0 i1 i2 | i2      where they are read; the last step's again where i2 is not there
 /// rewards       r0 r1               r0 r1 0.0           (as float64, as 0.0 is)
 /// terminateds   F  end              F  end F
 /// truncateds    F  end              F  end F           `end` is True where the episode was not done
@@ -111,13 +112,20 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
             .map(|(name, column)| {
                 let longer = match root(name) {
                     OBS => {
-                        let last_obs = episodes.last_obs.get(name).cloned();
-                        lengthened(episodes, column, |out, i, _| match &last_obs {
+                        let last_obs = episodes.last_obs.get(name);
+                        lengthened(episodes, column, |out, i, _| match last_obs {
                             Some(last) => out.extend(last, i, 1),
                             None => out.extend_zeros(1),
                         })
                     }
                     REWARDS => lengthened(episodes, &column.cast(DType::Float64)?, |out, _, _| out.extend_zeros(1)),
+                    INFOS => {
+                        let last_infos = episodes.last_obs.get(name);
+                        lengthened(episodes, column, |out, i, last| match last_infos {
+                            Some(infos) => out.extend(infos, i, 1),
+                            None => out.extend(column, last, 1),
+                        })
+                    }
                     _ => lengthened(episodes, column, |out, _, last| out.extend(column, last, 1)),
                 };
                 Ok((Arc::clone(name), longer))

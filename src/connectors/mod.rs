@@ -2,6 +2,7 @@
 
 mod action_chunking;
 mod add_columns;
+mod add_infos;
 mod add_next_observations;
 mod add_observations;
 mod add_one_ts;
@@ -33,6 +34,7 @@ mod stack_observations;
 
 pub use action_chunking::ActionChunking;
 pub use add_columns::AddColumnsFromEpisodesToTrainBatch;
+pub use add_infos::AddInfosFromEpisodesToTrainBatch;
 pub use add_next_observations::AddNextObservationsFromEpisodesToTrainBatch;
 pub use add_observations::AddObservationsFromEpisodesToBatch;
 pub use add_one_ts::AddOneTsToEpisodesAndTruncate;
@@ -77,6 +79,7 @@ static ALL: &[Entry] = &[
     Entry::of::<AddObservationsFromEpisodesToBatch>(),
     Entry::of::<AddNextObservationsFromEpisodesToTrainBatch>(),
     Entry::of::<AddColumnsFromEpisodesToTrainBatch>(),
+    Entry::of::<AddInfosFromEpisodesToTrainBatch>(),
     Entry::of::<AddTimeDimToBatchAndZeroPad>(),
     Entry::of::<AddStatesFromEpisodesToBatch>(),
     Entry::of::<AgentToModuleMapping>(),

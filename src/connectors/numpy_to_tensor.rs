@@ -4,12 +4,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Stage};
+use crate::column::{INFOS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, TensorType};
 
 /// Turns float64 into float32, rounding to nearest even; every other dtype stays (float16, integers, booleans).
+///
+/// Infos, which RLlib never makes tensors, stay as recorded.
 ///
 /// The conversion happens once, at the end: all arithmetic before it is in the recorded dtype. As RLlib's
 /// `connectors/common/numpy_to_tensor.py` and `utils/torch_utils.py` (`convert_to_torch_tensor`).
@@ -55,7 +58,7 @@ impl Connector for NumpyToTensor {
                 .hint("put BatchIndividualItems before NumpyToTensor"));
         }
         plan.batch.stage = Stage::Tensors;
-        for column in &mut plan.batch.columns {
+        for column in plan.batch.columns.iter_mut().filter(|c| root(&c.name) != INFOS) {
             column.ty =
                 TensorType { dtype: tensor_dtype(column.ty.dtype), shape: std::mem::take(&mut column.ty.shape) };
         }
@@ -63,7 +66,7 @@ impl Connector for NumpyToTensor {
     }
 
     fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, batch: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
-        for (_, tensor) in batch.iter_mut() {
+        for (_, tensor) in batch.iter_mut().filter(|(name, _)| root(name) != INFOS) {
             *tensor = tensor.cast(tensor_dtype(tensor.ty().dtype))?;
         }
         Ok(())

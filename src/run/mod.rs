@@ -82,7 +82,7 @@ pub fn convert_with(
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
     let pipeline = Pipeline::with_own(&job.learner, own)?.with_obs_space(job.input.spaces.obs.clone());
-    let source = recognise::open(job)?;
+    let source = recognise::open_with(job, pipeline.reads_infos())?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
     let peeked = source.peek()?;
     choose::check(job, &peeked)?;

@@ -9,15 +9,15 @@ use super::index::Span;
 use crate::episode::Columns;
 use crate::error::{Error, Result};
 
-/// A leaf's name, and its rows that are null (unset bits).
-pub type LeafNulls = (Arc<str>, NullBuffer);
+/// A leaf's position among a block's columns, and its rows that are null (unset bits).
+pub type LeafNulls = (usize, NullBuffer);
 
 /// What a block holds.
 #[derive(Debug, Clone)]
 pub enum BlockData {
     /// One row a step: every leaf as a tensor (`new_obs/...` included, under its recorded name).
     Steps {
-        /// The leaves.
+        /// The leaves. A leaf that modules have in several types is there once a type.
         columns: Columns,
         /// The rows that are null (unset bits), for each leaf that has any.
         nulls: Vec<LeafNulls>,

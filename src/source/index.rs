@@ -136,10 +136,14 @@ pub struct Index {
     pub modules: Vec<String>,
     /// Whether rows belong to agents.
     pub multi_agent: bool,
-    /// Names and types of the episodes' columns.
+    /// Names and types of the episodes' columns. One that has several types, each in the rows of other modules, stands
+    /// there once a type (`new_obs` as well from the second type on).
     pub layout: EpisodeLayout,
-    /// The same for each module: columns that are null for all of a module's rows are none of its.
+    /// The same for each module, in its types: columns that are null for all of a module's rows are none of its. Infos
+    /// that are missing in some of its steps have a mask behind them.
     pub layouts: Vec<EpisodeLayout>,
+    /// The columns of infos that say in which steps the column before them was recorded.
+    pub masks: Vec<Arc<str>>,
     /// Rows before a chunk's first step that pieces look at.
     pub look_back: usize,
     /// What was odd.

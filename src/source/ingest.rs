@@ -15,21 +15,25 @@
 
 mod form;
 mod ids;
+mod infos;
 mod lists;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod variants;
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, NullArray};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
 pub use self::form::type_name;
 use self::form::{Form, form};
 pub use self::ids::{IdKind, Ids, flags, id_kind, ids, ints, is_flag, is_int, optional_ids};
+pub(crate) use self::infos::{InfoLeaves, describe_infos, leaf_nulls};
 use self::rows::Rows;
+pub(crate) use self::variants::{first_shape, leaf_dtype, variants};
 use crate::error::{Error, Result};
 use crate::source::packed::{Unpacker, looks_packed};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
@@ -197,7 +201,8 @@ struct Leaf<'a> {
     nulls: Option<NullBuffer>,
 }
 
-/// Follows `path` into the structs of a column. A row of the leaf is null where any struct above it is.
+/// Follows `path` into the structs of a column. A row of the leaf is null where any struct above it is, and where the
+/// struct has no such field.
 fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String]) -> Result<Leaf<'a>> {
     let (mut field, mut array) = (field, Arc::clone(array));
     let mut nulls = array.logical_nulls();
@@ -205,13 +210,15 @@ fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String]) -> Result<Lea
         if array.data_type() == &DataType::Null {
             break;
         }
-        let child = match field.data_type() {
-            DataType::Struct(fields) => fields.find(name).map(|(i, child)| (i, child.as_ref())),
-            _ => None,
-        };
-        let (Some((i, child)), Some(parent)) = (child, array.as_struct_opt()) else {
+        let (DataType::Struct(fields), Some(parent)) = (field.data_type(), array.as_struct_opt()) else {
             let found = type_name(field);
             return Err(Error::data(format!("found {found}, expected a struct with a field {name:?}")));
+        };
+        // The schemas were unified: a struct that lacks a leaf of other files' has none of it.
+        let Some((i, child)) = fields.find(name) else {
+            array = Arc::new(NullArray::new(array.len()));
+            nulls = array.logical_nulls();
+            break;
         };
         let inner = Arc::clone(parent.column(i));
         nulls = NullBuffer::union(nulls.as_ref(), inner.logical_nulls().as_ref());

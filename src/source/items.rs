@@ -9,17 +9,18 @@ use arrow::datatypes::DataType;
 use rayon::prelude::*;
 
 use super::blocks::{Block, BlockData, Blocks};
+use super::episode_state::infos::{self, InfoColumn, InfoRow, InfoTypes, Infos};
 use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
 use super::rows::{RowGroupRef, RowMap};
 use super::{BlockIter, IndexOptions, Noticed, Source};
-use crate::column::{ACTIONS, DEFAULT_MODULE_ID, OBS, REWARDS, root};
+use crate::column::{ACTIONS, DEFAULT_MODULE_ID, INFOS, OBS, REWARDS, root};
 use crate::episode::{Chunk, EpisodeBatch, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, Duplicates, Unfinished};
 use crate::progress::{Progress, Step};
-use crate::tensor::{TensorBuilder, TensorType};
+use crate::tensor::{DType, TensorBuilder, TensorType};
 
 /// Bytes of items per batch in the first pass.
 const SCAN_BYTES: usize = 8 << 20;
@@ -30,16 +31,18 @@ pub struct ItemsSource {
     recognised: String,
     rows: RowMap,
     column: String,
+    /// Whether infos are wanted.
+    infos: bool,
 }
 
 /// An item's header and its global row.
 type Headers = Vec<(u64, ItemHeader)>;
 
 impl ItemsSource {
-    /// A source over the items in `column` of all files.
+    /// A source over the items in `column` of all files, with their infos or without.
     #[must_use]
-    pub fn new(recognised: String, rows: RowMap, column: String) -> Self {
-        Self { recognised, rows, column }
+    pub fn new(recognised: String, rows: RowMap, column: String, infos: bool) -> Self {
+        Self { recognised, rows, column, infos }
     }
 
     /// The items of a row group in batches of about `bytes`, each with the global number of its first row.
@@ -65,19 +68,24 @@ impl ItemsSource {
     }
 
     /// Headers and leaf types of one row group.
-    fn scan(&self, group: RowGroupRef, progress: &dyn Progress) -> Result<(LeafTypes, Headers)> {
-        let (mut types, mut headers) = (LeafTypes::default(), Vec::new());
+    fn scan(&self, group: RowGroupRef, progress: &dyn Progress) -> Result<(LeafTypes, InfoTypes, Headers)> {
+        let (mut types, mut infos, mut headers) = (LeafTypes::default(), InfoTypes::default(), Vec::new());
         for batch in self.items(group, SCAN_BYTES)? {
             let (first, items) = batch?;
             for (i, item) in items.iter().enumerate() {
                 let row = first + i as u64;
                 let item = item.ok_or_else(|| self.rows.locate(row, null_item(&self.column)))?;
                 let header = episode_state::scan(item, &mut types).map_err(|e| self.locate_item(row, item, e))?;
+                if self.infos {
+                    Infos::read(item)
+                        .and_then(|found| infos.add(row, header.len, &found))
+                        .map_err(|e| self.rows.locate(row, e).episode(header.id.clone()))?;
+                }
                 headers.push((row, header));
             }
             progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
         }
-        Ok((types, headers))
+        Ok((types, infos, headers))
     }
 
     /// Places an error in an item. Without a step it is about the item as a whole.
@@ -185,7 +193,7 @@ fn binary(batch: &RecordBatch, column: &str) -> Result<LargeBinaryArray> {
 }
 
 /// The step columns in canonical order.
-fn layout(types: &LeafTypes) -> Result<EpisodeLayout> {
+fn layout(types: &LeafTypes, infos: &InfoTypes) -> Result<EpisodeLayout> {
     let all: Vec<_> = types.iter().collect();
     if let Some((name, leaf)) = all.iter().find(|(n, leaf)| root(n) != OBS && leaf.in_items != types.items()) {
         let (count, items) = (leaf.in_items, types.items());
@@ -201,6 +209,10 @@ fn layout(types: &LeafTypes) -> Result<EpisodeLayout> {
     };
     let mut steps: Vec<(Arc<str>, TensorType)> = all.into_iter().map(|(n, leaf)| (n.into(), leaf.ty)).collect();
     steps.sort_by_key(|(n, _)| rank(n)); // stable: inside a root the recorded order stays
+    for InfoColumn { name, ty, mask } in infos.columns().0 {
+        steps.push((name.into(), ty));
+        steps.extend(mask.map(|mask| (mask.into(), TensorType::new(DType::Bool, []))));
+    }
     Ok(EpisodeLayout { steps, last_obs: true })
 }
 
@@ -223,25 +235,30 @@ impl Source for ItemsSource {
 
     fn peek(&self) -> Result<EpisodeLayout> {
         for group in self.rows.groups() {
-            let (types, headers) = self.scan(*group, &crate::progress::Silent)?;
+            let (types, infos, headers) = self.scan(*group, &crate::progress::Silent)?;
             if headers.iter().any(|(_, h)| h.len > 0) {
-                return layout(&types);
+                return layout(&types, &infos);
             }
         }
         Ok(EpisodeLayout { steps: Vec::new(), last_obs: true })
     }
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
-        let (mut types, mut headers) = (LeafTypes::default(), Vec::new());
+        let (mut types, mut infos, mut headers) = (LeafTypes::default(), InfoTypes::default(), Vec::new());
         let scanned: Vec<_> = self.rows.groups().par_iter().map(|g| self.scan(*g, progress)).collect();
         for (group, part) in self.rows.groups().iter().zip(scanned) {
-            let (part_types, part_headers) = part?;
-            types.merge(&part_types).map_err(|e| self.rows.locate(group.first_row, e))?;
+            let (part_types, part_infos, part_headers) = part?;
+            let merged = types.merge(&part_types).and_then(|()| infos.merge(&part_infos, group.first_row));
+            merged.map_err(|e| self.rows.locate(group.first_row, e))?;
             headers.extend(part_headers);
         }
         let modules = vec![DEFAULT_MODULE_ID.to_owned()];
-        let layout = layout(&types)?;
+        let layout = layout(&types, &infos)?;
         let mut index = Index { layouts: vec![layout.clone()], layout, modules, ..Index::default() };
+        if self.infos {
+            index.notes.extend(self.notes_of(&infos));
+            index.masks = infos.columns().0.into_iter().filter_map(|c| c.mask).map(Arc::from).collect();
+        }
         index.episodes_read = headers.len() as u64;
         index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
         index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
@@ -276,8 +293,8 @@ impl Source for ItemsSource {
     }
 
     fn assemble(&self, index: &Index, entries: &[&Entry], blocks: &Blocks, _: &mut Noticed) -> Result<EpisodeBatch> {
-        let leaves: Vec<(String, TensorType)> =
-            index.layout.steps.iter().map(|(n, t)| (n.to_string(), t.clone())).collect();
+        let recorded = index.layout.steps.iter().filter(|(n, _)| root(n) != INFOS);
+        let leaves: Vec<(String, TensorType)> = recorded.map(|(n, t)| (n.to_string(), t.clone())).collect();
         let mut decoder = ItemDecoder::new(leaves.clone())?;
         let mut donors = ItemDecoder::new(leaves)?;
         let mut batch = EpisodeBatch { offsets: vec![0], history_offsets: vec![0], ..EpisodeBatch::default() };
@@ -338,8 +355,19 @@ impl Source for ItemsSource {
             }
             batch.steps.set(name, own.steps);
         }
+        if index.layout.has(INFOS) {
+            let donated: Vec<bool> = donor_rows.iter().map(|rows| !rows.is_empty()).collect();
+            self.add_infos(index, entries, blocks, &donated, &mut batch)?;
+        }
         Ok(batch)
     }
+}
+
+/// The builders of a column of infos.
+struct InfoBuilders {
+    steps: TensorBuilder,
+    last: TensorBuilder,
+    history: TensorBuilder,
 }
 
 /// The positions of each episode's items, by episode in order of first appearance.
@@ -362,6 +390,96 @@ impl ItemsSource {
         let (block, at) = blocks.row(row)?;
         let BlockData::Items(items) = &block.data else { return Err(Error::internal("a block of steps among items")) };
         decoder.decode(items.value(at)).map_err(|e| self.rows.locate(row, e).episode(entry.id.to_string()))
+    }
+
+    /// What of the infos is no column, a sentence each.
+    fn notes_of(&self, infos: &InfoTypes) -> Vec<String> {
+        let (columns, left_out) = infos.columns();
+        let note = |(name, row, why): (&str, Option<u64>, String)| {
+            let place = row.map_or_else(String::new, |row| format!(" ({})", self.rows.describe(row)));
+            format!("`{name}` is left out of the infos: {why}{place}")
+        };
+        let mut notes: Vec<String> = left_out.into_iter().map(note).collect();
+        if columns.is_empty() {
+            notes.push("no infos are added: the recording's infos hold no numbers".to_owned());
+        }
+        notes
+    }
+
+    fn infos_of(&self, blocks: &Blocks, row: u64, entry: &Entry) -> Result<Infos> {
+        let (block, at) = blocks.row(row)?;
+        let BlockData::Items(items) = &block.data else { return Err(Error::internal("a block of steps among items")) };
+        Infos::read(items.value(at)).map_err(|e| self.rows.locate(row, e).episode(entry.id.to_string()))
+    }
+
+    /// Adds the infos of a batch that is complete but for them. `donated` says which chunks' look-back came from earlier
+    /// chunks.
+    fn add_infos(
+        &self,
+        index: &Index,
+        entries: &[&Entry],
+        blocks: &Blocks,
+        donated: &[bool],
+        batch: &mut EpisodeBatch,
+    ) -> Result<()> {
+        let columns: Vec<_> = index.layout.under(INFOS).collect();
+        let names: Vec<&str> = columns.iter().map(|(n, _)| &***n).collect();
+        // A mask stands right behind the info that it is for.
+        let is_mask = |at: usize| at > 0 && index.masks.contains(columns[at].0);
+        let (steps, chunks, history) = (batch.steps_len(), entries.len(), batch.history_offsets[entries.len()]);
+        let builder = |ty: &TensorType, rows| TensorBuilder::with_capacity(ty.clone(), rows);
+        let mut out: Vec<InfoBuilders> = columns
+            .iter()
+            .map(|(_, ty)| InfoBuilders {
+                steps: builder(ty, steps),
+                last: builder(ty, chunks),
+                history: builder(ty, history),
+            })
+            .collect();
+        let put = |row: Option<&InfoRow>, at: usize, to: &mut TensorBuilder| {
+            if is_mask(at) {
+                to.extend_bytes(&[u8::from(row.is_some_and(|row| row.contains_key(names[at - 1])))], 1);
+                return Ok(());
+            }
+            infos::append(row, names[at], columns[at].1, to)
+        };
+        for (i, entry) in entries.iter().enumerate() {
+            let own = self.infos_of(blocks, index.spans[entry.spans.start].row, entry)?;
+            let len = batch.rows(i).len();
+            let step = |t: usize| isize::try_from(t).map_err(|_| Error::internal("an episode larger than memory"));
+            for (at, out) in out.iter_mut().enumerate() {
+                (0..len).try_for_each(|t| put(own.at(step(t)?), at, &mut out.steps))?;
+                // Where a recorder left the last one out, that of the last step is the last known.
+                let last = own.at(step(len)?).or_else(|| own.at(step(len).ok()? - 1));
+                put(last, at, &mut out.last)?;
+            }
+            let look_back = batch.history_rows(i).len();
+            let mut before: Vec<(Infos, isize)> = Vec::new();
+            if donated[i] {
+                for &row in entry.history().iter().rev() {
+                    let (block, item) = blocks.row(row)?;
+                    let BlockData::Items(items) = &block.data else { continue };
+                    let len = episode_state::scan(items.value(item), &mut LeafTypes::default())?.len;
+                    before.push((self.infos_of(blocks, row, entry)?, step(len)?));
+                }
+            }
+            let all: Vec<Option<&InfoRow>> = if donated[i] {
+                before.iter().flat_map(|(infos, len)| (0..*len).map(|t| infos.at(t))).collect()
+            } else {
+                (1..=step(look_back)?).rev().map(|back| own.at(-back)).collect()
+            };
+            for row in &all[all.len() - look_back.min(all.len())..] {
+                for (at, out) in out.iter_mut().enumerate() {
+                    put(*row, at, &mut out.history)?;
+                }
+            }
+        }
+        for ((name, _), out) in columns.iter().zip(out) {
+            batch.steps.set(Arc::clone(name), out.steps.finish());
+            batch.last_obs.set(Arc::clone(name), out.last.finish());
+            batch.history.set(Arc::clone(name), out.history.finish());
+        }
+        Ok(())
     }
 
     /// Refuses episodes of one of several agents: their ids alone do not tell them apart.

@@ -14,6 +14,7 @@ pub mod index;
 pub mod ingest;
 pub mod items;
 pub mod keys;
+mod modules;
 pub mod msgpack;
 pub mod ndarray;
 pub mod packed;

@@ -8,8 +8,9 @@ use super::resolve::RowPrint;
 use super::rows::RowGroupRef;
 use super::steps::StepsSource;
 use crate::column::{NEXT_OBS, OBS, is_under, rebase};
-use crate::episode::Columns;
+use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
+use crate::tensor::Tensor;
 
 /// Bytes per decoded block.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -20,7 +21,7 @@ pub(super) struct PrintTable(Vec<(u64, RowPrint)>);
 
 impl PrintTable {
     /// Reads the rows of `spans` (in any order, possibly overlapping) and prints them.
-    pub fn read(source: &StepsSource, spans: Vec<Span>) -> Result<Self> {
+    pub fn read(source: &StepsSource, layout: &EpisodeLayout, spans: Vec<Span>) -> Result<Self> {
         let spans = disjoint(spans);
         let wanted = |g: &&RowGroupRef| {
             let after = spans.partition_point(|s| s.row < g.first_row + g.rows);
@@ -28,7 +29,7 @@ impl PrintTable {
         };
         let groups: Vec<RowGroupRef> = source.row_map().groups().iter().filter(wanted).copied().collect();
         let parts: Vec<Vec<(u64, RowPrint)>> =
-            groups.par_iter().map(|g| group_prints(source, *g, &spans)).collect::<Result<_>>()?;
+            groups.par_iter().map(|g| group_prints(source, layout, *g, &spans)).collect::<Result<_>>()?;
         Ok(Self(parts.into_iter().flatten().collect()))
     }
 
@@ -52,13 +53,18 @@ fn disjoint(mut spans: Vec<Span>) -> Vec<Span> {
     out
 }
 
-fn group_prints(source: &StepsSource, group: RowGroupRef, spans: &[Span]) -> Result<Vec<(u64, RowPrint)>> {
+fn group_prints(
+    source: &StepsSource,
+    layout: &EpisodeLayout,
+    group: RowGroupRef,
+    spans: &[Span],
+) -> Result<Vec<(u64, RowPrint)>> {
     let mut out = Vec::new();
     let covered = |row: u64| {
         let after = spans.partition_point(|s| s.row <= row);
         spans[..after].last().is_some_and(|s| row < s.row + s.len)
     };
-    for block in source.blocks(group, BLOCK_BYTES, true)? {
+    for block in source.blocks(group, layout, BLOCK_BYTES, true)? {
         let block = block?;
         for i in 0..usize::try_from(block.rows).unwrap_or(0) {
             let row = block.first_row + i as u64;
@@ -74,29 +80,31 @@ fn print(block: &Block, i: usize) -> RowPrint {
     let BlockData::Steps { columns, nulls } = &block.data else {
         return RowPrint { content: 0, obs: 0, next_obs: None };
     };
-    let is_null = |name: &str| nulls.iter().any(|(n, nulls)| &**n == name && nulls.is_null(i));
+    let is_null = |at: usize| nulls.iter().any(|(n, nulls)| *n == at && nulls.is_null(i));
     let mut content = blake3::Hasher::new();
-    for (name, tensor) in columns.iter() {
-        content.update(&[u8::from(is_null(name))]);
+    for (at, (_, tensor)) in columns.iter().enumerate() {
+        content.update(&[u8::from(is_null(at))]);
         content.update(tensor.row(i));
     }
     let mut wide = [0; 16];
     wide.copy_from_slice(&content.finalize().as_bytes()[..16]);
-    let leaves: Vec<String> = columns.under(OBS).map(|(n, _)| n.to_string()).collect();
-    let next: Vec<String> = leaves.iter().map(|n| rebase(n, NEXT_OBS)).collect();
-    let has_next = !next.is_empty() && next.iter().all(|n| columns.get(n).is_some() && !is_null(n));
+    // Of a leaf in several types, the row has one; leaves of other modules it has not.
+    let valid = |root| columns.iter().enumerate().filter(move |(at, (n, _))| is_under(n, root) && !is_null(*at));
+    let mut next: Vec<(String, &Tensor)> = valid(NEXT_OBS).map(|(_, (n, t))| (rebase(n, OBS), t)).collect();
+    let mut obs: Vec<(String, &Tensor)> = valid(OBS).map(|(_, (n, t))| (n.to_string(), t)).collect();
+    next.sort_by(|a, b| a.0.cmp(&b.0));
+    obs.sort_by(|a, b| a.0.cmp(&b.0));
     RowPrint {
         content: u128::from_le_bytes(wide),
-        obs: narrow(columns, &leaves, i),
-        next_obs: has_next.then(|| narrow(columns, &next, i)),
+        obs: narrow(&obs, i),
+        next_obs: (!next.is_empty()).then(|| narrow(&next, i)),
     }
 }
 
 /// A print of some columns of a row.
-fn narrow(columns: &Columns, names: &[String], i: usize) -> u64 {
-    debug_assert!(names.iter().all(|n| is_under(n, OBS) || is_under(n, NEXT_OBS)));
+fn narrow(columns: &[(String, &Tensor)], i: usize) -> u64 {
     let mut hasher = blake3::Hasher::new();
-    for tensor in names.iter().filter_map(|n| columns.get(n)) {
+    for (_, tensor) in columns {
         hasher.update(tensor.row(i));
     }
     let mut out = [0; 8];

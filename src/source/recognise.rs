@@ -29,11 +29,19 @@ const RLLIB_COLUMNS: [&str; 9] = [
     column::TRUNCATEDS,
 ];
 
-/// Opens the job's input.
+/// Opens the job's input, without infos.
 ///
 /// # Errors
 /// If a file is missing or damaged, or the layout cannot be told or does not fit.
 pub fn open(job: &Job) -> Result<Box<dyn Source>> {
+    open_with(job, false)
+}
+
+/// Opens the job's input, with infos or without.
+///
+/// # Errors
+/// See [`open`].
+pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
     let paths = discover(&job.input.paths, &job.base)?;
     let files = paths.iter().map(|p| InputFile::open_in(p, &job.base).map(Arc::new)).collect::<Result<Vec<_>>>()?;
     let rows = RowMap::new(files);
@@ -48,9 +56,9 @@ pub fn open(job: &Job) -> Result<Box<dyn Source>> {
         for file in rows.files() {
             check_items(file, &column)?;
         }
-        return Ok(Box::new(ItemsSource::new(why, rows, column)));
+        return Ok(Box::new(ItemsSource::new(why, rows, column, infos)));
     }
-    let unified = schema::unify(rows.files(), &job.input.columns)?;
+    let unified = schema::unify(rows.files(), &job.input.columns, infos)?;
     Ok(Box::new(StepsSource::new(why, rows, unified)?))
 }
 

@@ -1,6 +1,6 @@
 //! First pass over step rows: reads ids, times and flags, and nothing else.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
@@ -8,13 +8,14 @@ use arrow::buffer::NullBuffer;
 use rayon::prelude::*;
 
 use super::file::InputFile;
-use super::ingest::{self, Ids};
+use super::ingest::{self, Ids, LeafSpec};
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::{Done, Runs, ScanRow, Who};
 use crate::column;
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Step};
+use crate::tensor::TensorType;
 
 /// Rows per batch. Ids and flags are small, so batches can be large.
 const BATCH_ROWS: usize = 65_536;
@@ -40,6 +41,8 @@ pub(super) struct ScanColumns {
     pub actions: String,
     /// Extra outputs. In multi-agent data one may be null in all rows of a module, which then does not have it.
     pub extras: Vec<String>,
+    /// Leaves of infos with the name of their column: one may be missing in some steps.
+    pub infos: Vec<(String, LeafSpec, TensorType)>,
 }
 
 impl ScanColumns {
@@ -57,6 +60,8 @@ impl ScanColumns {
         if self.agent.is_some() {
             names.extend(self.extras.iter().filter(may_be_null).cloned());
         }
+        // Of infos, the values must be looked at as well: lists in them may have any length.
+        names.extend(self.infos.iter().map(|(source, ..)| source.clone()));
         names.retain(|n| file.schema.column_with_name(n).is_some());
         names.sort_unstable();
         names.dedup();
@@ -70,11 +75,13 @@ pub(super) struct Scanned {
     /// The runs.
     pub runs: Runs,
     /// For each of the runs' episodes, the extra outputs (by position) that are null in one of its rows, and those
-    /// that are not null in one of its rows.
+    /// that are not null in one of its rows. The leaves of infos are numbered behind the extra outputs.
     pub extras: Vec<Presence>,
+    /// Leaves of infos that cannot be read, by position: the first row, and why.
+    pub odd_infos: BTreeMap<usize, (u64, Error)>,
 }
 
-/// Which extra outputs an episode's rows have.
+/// Which extra outputs and infos an episode's rows have.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Presence {
     /// Null somewhere.
@@ -86,6 +93,9 @@ pub(super) struct Presence {
 impl Scanned {
     fn append(&mut self, other: Self, timed: bool, seam: bool) {
         self.runs.append(&other.runs, timed, seam);
+        for (leaf, odd) in other.odd_infos {
+            self.odd_infos.entry(leaf).or_insert(odd);
+        }
         for (who, presence) in other.runs.ids.iter().zip(other.extras) {
             let n = self.runs.number(who);
             let own = self.presence(n);
@@ -126,7 +136,10 @@ fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress
     for batch in file.read(group.row_group, &names, BATCH_ROWS).map_err(place)? {
         let batch = batch.map_err(place)?;
         let row_in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
-        let scan = Batch::new(&batch, row_in_file, columns).map_err(place)?;
+        let mut scan = Batch::new(&batch, row_in_file, columns).map_err(place)?;
+        scan.look_at_infos(file, &batch, row_in_file, columns, &mut |leaf, e| {
+            out.odd_infos.entry(leaf).or_insert_with(|| (row, place(e)));
+        });
         scan.rows(row, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
         row += batch.num_rows() as u64;
         progress.advance(Step { bytes: batch.get_array_memory_size() as u64, ..Step::default() });
@@ -155,8 +168,10 @@ struct Batch {
     truncateds: Option<BooleanArray>,
     obs_nulls: Option<NullBuffer>,
     action_nulls: Option<NullBuffer>,
-    /// Extra outputs that were read, by position, and their nulls.
+    /// Extra outputs (and leaves of infos behind them) that were read, by position, and their nulls.
     extras: Vec<(usize, Option<NullBuffer>)>,
+    /// Whether there are any infos among them, which single agents have as well.
+    has_infos: bool,
 }
 
 impl Batch {
@@ -181,7 +196,33 @@ impl Batch {
             obs_nulls: nulls(&columns.obs),
             action_nulls: nulls(&columns.actions),
             extras: extras.filter_map(|(i, n)| batch.column_by_name(n).map(|a| (i, a.logical_nulls()))).collect(),
+            has_infos: !columns.infos.is_empty(),
         })
+    }
+
+    /// Which rows have which infos. What cannot be read is told to `odd`, and never an error.
+    fn look_at_infos(
+        &mut self,
+        file: &InputFile,
+        batch: &RecordBatch,
+        row_in_file: u64,
+        columns: &ScanColumns,
+        odd: &mut impl FnMut(usize, Error),
+    ) {
+        for (i, (source, spec, ty)) in columns.infos.iter().enumerate() {
+            let at = columns.extras.len() + i;
+            let (Some(array), Ok(field)) = (batch.column_by_name(source), file.schema.field_with_name(source)) else {
+                self.extras.push((at, Some(NullBuffer::new_null(self.len))));
+                continue;
+            };
+            let leaf = [(spec.clone(), ty.clone())];
+            let read = ingest::tensors(field, array, &leaf, row_in_file)
+                .and_then(|_| ingest::leaf_nulls(field, array, &spec.path));
+            match read {
+                Ok(nulls) => self.extras.push((at, nulls)),
+                Err(e) => odd(at, e),
+            }
+        }
     }
 
     fn rows(&self, first_row: u64, out: &mut Scanned) -> Result<(), (usize, Error)> {
@@ -206,7 +247,7 @@ impl Batch {
                 // Only among several agents there is one that does not act for a while.
                 hanging: tail && self.agents.is_some() && null(&self.obs_nulls, i),
             };
-            if self.agents.is_some() && !tail {
+            if (self.agents.is_some() || self.has_infos) && !tail {
                 for (extra, nulls) in &self.extras {
                     let presence = out.presence(episode);
                     let seen = if null(nulls, i) { &mut presence.null } else { &mut presence.valid };

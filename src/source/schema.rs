@@ -18,10 +18,10 @@ mod tests;
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Field, Fields};
+use arrow::datatypes::{DataType, Field, Fields};
 use indexmap::IndexMap;
 
-use self::merge::Merge;
+use self::merge::{Merge, Rules};
 use self::names::Named;
 use crate::column;
 use crate::error::{Error, Result};
@@ -79,6 +79,8 @@ pub struct Unified {
     pub left_out: Vec<(String, String)>,
     /// What was unified or left out, in words, for the report.
     pub notes: Vec<String>,
+    /// Whether rows may belong to several modules, each of which has shapes and dtypes of its own.
+    pub several: bool,
 }
 
 impl Unified {
@@ -115,11 +117,13 @@ struct Group {
 
 /// Unifies the columns of `files`. `rename` maps canonical names to the user's (`[input] columns`).
 ///
-/// Shapes that only the data knows are read from the first rows of each file.
+/// Shapes that only the data knows are read from the first rows of each file. Where agents or modules are recorded,
+/// files may differ in shapes, dtypes and in the fields of structs: what the rows of one module have is told later
+/// (see [`super::modules`]). `infos` asks for the leaves of infos, which are left out otherwise.
 ///
 /// # Errors
 /// If a needed column is missing or can hold no tensors, or the files differ in a way that would lose something.
-pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>) -> Result<Unified> {
+pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos: bool) -> Result<Unified> {
     let mut notes = Vec::new();
     // A file without rows has nothing to lose, and tools write odd types into such files.
     let filled: Vec<Arc<InputFile>> = files.iter().filter(|f| f.rows() > 0).map(Arc::clone).collect();
@@ -145,16 +149,23 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>) -> Res
         None => return Err(Error::usage("no input files")),
     }
 
+    let names_someone = |n: &Named| {
+        matches!(n.name.as_str(), column::AGENT_ID | column::MODULE_ID) && n.field.data_type() != &DataType::Null
+    };
+    let rules = Rules { several: named.iter().flatten().any(names_someone), infos };
     let mut columns: IndexMap<String, Merge> = IndexMap::new();
     for (group, named) in groups.iter().zip(&named) {
         for found in named {
-            let merge = columns.entry(found.name.clone()).or_insert_with(|| Merge::new(found));
+            let merge = columns.entry(found.name.clone()).or_insert_with(|| Merge::new(found, rules));
             merge.add(&group.files, files, &found.field)?;
         }
     }
     look::look_at_data(&mut columns, files)?;
 
-    let mut out = Unified { notes, ..Unified::default() };
+    if infos && !columns.values().any(|m| column::is_under(&m.name, column::INFOS)) {
+        names::note(&mut notes, "no infos are added: the recording has no column `infos`".to_owned());
+    }
+    let mut out = Unified { notes, several: rules.several, ..Unified::default() };
     for (_, merge) in columns {
         merge.finish(files, &mut out)?;
     }

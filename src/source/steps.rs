@@ -11,6 +11,7 @@ use super::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
 use super::ingest;
+use super::modules::{self, Own, Sight};
 use super::prints::PrintTable;
 use super::resolve::{self, Resolved};
 use super::rows::{RowGroupRef, RowMap};
@@ -18,12 +19,12 @@ use super::runs::Who;
 use super::scan::{self, Presence, ScanColumns, Scanned};
 use super::schema::Unified;
 use super::{BlockIter, IndexOptions, Noticed, Source};
-use crate::column::{self, ACTIONS, NEXT_OBS, OBS, REWARDS, rebase, root};
+use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
 use crate::episode::{Chunk, Columns, EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
 use crate::error::{Error, Result};
 use crate::job::{Duplicates, Unfinished};
 use crate::progress::Progress;
-use crate::tensor::{Tensor, TensorBuilder, TensorType};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// Recordings with one row a step.
 #[derive(Debug)]
@@ -33,17 +34,22 @@ pub struct StepsSource {
     rows: RowMap,
     shape: Arc<Shape>,
     scan: ScanColumns,
+    /// For each leaf of infos, the name of the column that tells where it was recorded.
+    masks: Vec<Arc<str>>,
 }
 
 /// What the rows look like; shared with the tasks that decode them.
 #[derive(Debug)]
 struct Shape {
     unified: Unified,
-    /// The step columns and then those of the recorded next observations, in the order of the blocks' columns.
-    leaves: Vec<(Arc<str>, TensorType)>,
-    /// How many of them are step columns.
-    steps: usize,
+    /// The step columns: observations, actions, rewards, extra outputs, infos.
+    steps: Vec<Leaf>,
+    /// The recorded next observations.
+    next: Vec<Leaf>,
 }
+
+/// A leaf's name and type.
+type Leaf = (Arc<str>, TensorType);
 
 impl StepsSource {
     /// A source over files whose columns were unified.
@@ -55,7 +61,11 @@ impl StepsSource {
         let first_of = |root: &str| unified.under(root).next().map(|c| c.source.clone()).unwrap_or_default();
         let extra =
             |c: &&super::schema::UnifiedColumn| !c.leaves.is_empty() && is_extra(&c.name) && root(&c.name) != NEXT_OBS;
+        let leaves = |c: &super::schema::UnifiedColumn| -> Vec<_> {
+            c.leaves.iter().map(|(spec, ty)| (c.source.clone(), spec.clone(), ty.clone())).collect()
+        };
         let scan = ScanColumns {
+            infos: unified.under(INFOS).flat_map(leaves).collect(),
             eps_id: name_of(column::EPS_ID).ok_or_else(|| Error::internal("no episode ids"))?,
             agent: name_of(column::AGENT_ID),
             module: name_of(column::MODULE_ID),
@@ -67,9 +77,16 @@ impl StepsSource {
             extras: unified.columns.iter().filter(extra).map(|c| c.source.clone()).collect(),
         };
         let (steps, next) = split_leaves(&unified)?;
-        let shape = Shape { steps: steps.len(), leaves: steps.into_iter().chain(next).collect(), unified };
+        let shape = Shape { steps, next, unified };
         let notes = shape.unified.notes.clone();
-        Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan })
+        let infos: Vec<&str> = scan.infos.iter().map(|(_, spec, _)| spec.name.as_str()).collect();
+        let masks = column::masks_of(&infos).into_iter().map(Arc::from).collect();
+        Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan, masks })
+    }
+
+    /// The name of an info's mask.
+    fn mask_of(&self, info: &str) -> Option<&Arc<str>> {
+        self.scan.infos.iter().zip(&self.masks).find(|((_, spec, _), _)| spec.name == *info).map(|(_, mask)| mask)
     }
 
     /// The numbering of all rows.
@@ -78,11 +95,18 @@ impl StepsSource {
     }
 
     /// The decoded blocks of a row group. With `flags` the flag columns are among the columns.
-    pub(super) fn blocks(&self, group: RowGroupRef, block_bytes: usize, flags: bool) -> Result<BlockIter> {
+    pub(super) fn blocks(
+        &self,
+        group: RowGroupRef,
+        layout: &EpisodeLayout,
+        block_bytes: usize,
+        flags: bool,
+    ) -> Result<BlockIter> {
         let file = Arc::clone(&self.rows.files()[group.file]);
         let shape = Arc::clone(&self.shape);
         let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
-        let row_bytes: usize = shape.leaves.iter().map(|(_, ty)| ty.row_bytes()).sum();
+        let leaves = shape.leaves(layout);
+        let row_bytes: usize = leaves.iter().map(|(_, ty)| ty.row_bytes()).sum();
         let batch_rows = (block_bytes / row_bytes.max(1)).clamp(1, 65_536);
         let mut wanted = shape.unified.sources(&file);
         let flag_names: Vec<(&str, String)> =
@@ -98,7 +122,7 @@ impl StepsSource {
         let iter = batches.map(move |batch| {
             let batch = batch.map_err(|e| place(&file, e))?;
             let in_file = first_in_file + (row - group.first_row);
-            let (mut columns, nulls) = shape.decode(&file, &batch, in_file).map_err(|e| place(&file, e))?;
+            let (mut columns, nulls) = shape.decode(&leaves, &file, &batch, in_file).map_err(|e| place(&file, e))?;
             if flags {
                 for (name, source) in &flag_names {
                     if let Some(array) = batch.column_by_name(source) {
@@ -123,8 +147,9 @@ impl StepsSource {
         let of = |e: usize| &runs[offsets[e]..offsets[e + 1]];
         let to_print: Vec<Span> =
             (0..whose.len()).flat_map(|e| resolve::rows_to_print(of(e), timed, options.duplicates)).collect();
-        let prints = if to_print.is_empty() { PrintTable::default() } else { PrintTable::read(self, to_print)? };
         let modules = self.modules(scanned, options, index)?;
+        let prints =
+            if to_print.is_empty() { PrintTable::default() } else { PrintTable::read(self, &index.layout, to_print)? };
         // Episodes are numbered in order of first appearance, and that is their place. Only the agents of one episode
         // must be brought together, in the order in which they appear, and an episode that an id stands for a second
         // time (duplicates kept) goes to where its own rows start.
@@ -164,6 +189,7 @@ impl StepsSource {
         let mut out = Vec::with_capacity(scanned.runs.ids.len());
         let mut own: HashMap<(&EpisodeId, Option<&str>), &Who> = HashMap::new();
         let mut presence: Vec<Presence> = Vec::new();
+        index.notes.extend(self.odd_infos(scanned, &mut index.layout));
         for (e, who) in scanned.runs.ids.iter().enumerate() {
             // Only where modules are recorded can one agent of an episode stand here twice.
             if who.module.is_some()
@@ -190,27 +216,95 @@ impl StepsSource {
             }
             out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
         }
-        index.layouts = presence.iter().map(|seen| self.layout_of(seen, &index.layout)).collect();
+        let own = self.own_types(scanned, &out, index)?;
+        let base = index.layout.clone();
+        for (seen, own) in presence.iter().zip(&own) {
+            index.layouts.push(self.layout_of(seen, own.as_ref(), &base));
+        }
+        self.shape.add_variants(own.iter().flatten(), &mut index.layout);
         Ok(out)
     }
 
-    /// The columns of a module: without the extra outputs that are null in all of its rows.
-    fn layout_of(&self, seen: &Presence, all: &EpisodeLayout) -> EpisodeLayout {
-        let lacks = |source: &String| {
-            let at = self.scan.extras.iter().position(|e| e == source);
-            at.is_some_and(|at| seen.null.contains(&at) && !seen.valid.contains(&at))
+    /// What each module's rows look like, where rows may belong to several.
+    fn own_types(&self, scanned: &Scanned, modules: &[u32], index: &Index) -> Result<Vec<Option<Own>>> {
+        if !self.shape.unified.several {
+            return Ok(vec![None; index.modules.len()]);
+        }
+        let mut sights = vec![Sight::default(); index.modules.len()];
+        let file_of = |row: u64| {
+            let groups = self.rows.groups();
+            groups.get(groups.partition_point(|g| g.first_row + g.rows <= row)).map(|g| g.file)
         };
-        let missing: Vec<&str> = self
-            .shape
-            .unified
-            .columns
-            .iter()
-            .filter(|c| lacks(&c.source))
+        for run in scanned.runs.runs.iter().filter(|run| !run.tail && !run.hanging) {
+            let sight = &mut sights[modules[run.episode] as usize];
+            sight.first = Some(sight.first.map_or(run.span.row, |first| first.min(run.span.row)));
+            // A run may go on in the next file where `t` is recorded.
+            let last = run.span.row + run.span.len - 1;
+            if let (Some(from), Some(to)) = (file_of(run.span.row), file_of(last)) {
+                sight.files.extend(from..=to);
+            }
+        }
+        let types = |(sight, module): (&Sight, &String)| {
+            let own = modules::types_of(module, sight, &self.rows, &self.shape.unified)?;
+            if let (Some(own), Some(row)) = (&own, sight.first) {
+                for needed in [OBS, ACTIONS, REWARDS].into_iter().filter(|r| !own.keys().any(|n| root(n) == *r)) {
+                    let error = Error::data(format!("found null in the first step of module {module:?}, expected a value"));
+                    return Err(self.rows.locate(row, error.column(needed)));
+                }
+                self.shape.check_next(own).map_err(|e| self.rows.locate(row, e))?;
+            }
+            Ok(own)
+        };
+        sights.iter().zip(&index.modules).map(types).collect()
+    }
+
+    /// Takes infos that cannot be read out of `layout`, and says so.
+    fn odd_infos(&self, scanned: &Scanned, layout: &mut EpisodeLayout) -> Vec<String> {
+        let leaf = |at: &usize| at.checked_sub(self.scan.extras.len()).and_then(|i| self.scan.infos.get(i));
+        let odd = scanned.odd_infos.iter().filter_map(|(at, (row, e))| Some((&leaf(at)?.1.name, row, e)));
+        let mut notes = Vec::new();
+        for (name, _, error) in odd {
+            layout.steps.retain(|(n, _)| **n != **name);
+            let place = error.place();
+            let file = place.file.as_deref().unwrap_or_default();
+            let row = place.row.map_or_else(String::new, |row| format!(", row {row}"));
+            notes.push(format!("`{name}` is left out of the infos: {} in {file}{row}", error.what()));
+        }
+        notes
+    }
+
+    /// The columns of a module, in its types: without the extra outputs and infos that are null in all of its rows, and
+    /// without what its first step lacks; with a mask for infos that some of its steps lack.
+    fn layout_of(&self, seen: &Presence, own: Option<&Own>, all: &EpisodeLayout) -> EpisodeLayout {
+        let lacks = |at: usize| seen.null.contains(&at) && !seen.valid.contains(&at);
+        let extra = |source: &String| self.scan.extras.iter().position(|e| e == source);
+        let columns = self.shape.unified.columns.iter();
+        let missing: Vec<&str> = columns
+            .filter(|c| extra(&c.source).is_some_and(lacks))
             .flat_map(|c| c.leaves.iter().map(|(leaf, _)| leaf.name.as_str()))
             .collect();
-        let mut own = all.clone();
-        own.steps.retain(|(name, _)| !missing.contains(&&**name));
-        own
+        let info = |name: &str| {
+            let at = self.scan.infos.iter().position(|(_, spec, _)| spec.name == *name)?;
+            Some(self.scan.extras.len() + at)
+        };
+        let mut steps = Vec::with_capacity(all.steps.len());
+        for (name, ty) in &all.steps {
+            match info(name) {
+                Some(at) if lacks(at) => {}
+                Some(at) => {
+                    steps.push((Arc::clone(name), ty.clone()));
+                    if seen.null.contains(&at) {
+                        steps.push((Arc::clone(&self.masks[at - self.scan.extras.len()]), TensorType::new(DType::Bool, [])));
+                    }
+                }
+                None if missing.contains(&&**name) => {}
+                None => match own {
+                    Some(own) => steps.extend(own.get(&**name).map(|ty| (Arc::clone(name), ty.clone()))),
+                    None => steps.push((Arc::clone(name), ty.clone())),
+                },
+            }
+        }
+        EpisodeLayout { steps, last_obs: all.last_obs }
     }
 
     /// The entry of one episode, unless the job drops it.
@@ -289,9 +383,8 @@ impl StepsSource {
 
 /// The leaves of the step columns (observations, actions, rewards, extra outputs, in this order) and those of the
 /// recorded next observations.
-#[expect(clippy::type_complexity, reason = "two lists of the same kind")]
-fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(Arc<str>, TensorType)>)> {
-    let leaves = |want: &dyn Fn(&str) -> bool| -> Vec<(Arc<str>, TensorType)> {
+fn split_leaves(unified: &Unified) -> Result<(Vec<Leaf>, Vec<Leaf>)> {
+    let leaves = |want: &dyn Fn(&str) -> bool| -> Vec<Leaf> {
         let columns = unified.columns.iter().filter(|c| want(root(&c.name)));
         columns.flat_map(|c| &c.leaves).map(|(leaf, ty)| (Arc::from(leaf.name.as_str()), ty.clone())).collect()
     };
@@ -301,17 +394,10 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
     steps.extend(leaves(&|r| r == REWARDS));
     steps.extend(leaves(&|r| !matches!(r, OBS | ACTIONS | REWARDS | NEXT_OBS)));
     let next = leaves(&|r| r == NEXT_OBS);
+    let found = |name: &str| next.iter().find(|(n, _)| **n == *name).map(|(_, ty)| ty);
     for (name, ty) in &obs {
-        let expected = rebase(name, NEXT_OBS);
-        match next.iter().find(|(n, _)| **n == *expected) {
-            _ if next.is_empty() => {}
-            Some((_, found)) if found == ty => {}
-            Some((_, found)) => {
-                let error = Error::usage(format!("`{expected}` is {found}, but `{name}` is {ty}")).column(expected);
-                return Err(error.hint("cast one of them before, so that both have one type and shape"));
-            }
-            None => return Err(Error::usage(format!("`{name}` is recorded, but `{expected}` is not")).column(expected)),
-        }
+        // Where several modules have rows, each module's types are compared once they are known.
+        check_pair(name, ty, found(&rebase(name, NEXT_OBS)), next.is_empty(), unified.several)?;
     }
     if next.len() > obs.len() {
         return Err(Error::usage("`new_obs` has leaves that `obs` has not").column(NEXT_OBS));
@@ -319,20 +405,67 @@ fn split_leaves(unified: &Unified) -> Result<(Vec<(Arc<str>, TensorType)>, Vec<(
     Ok((steps, next))
 }
 
+/// Refuses a recorded next observation that does not fit its observation.
+fn check_pair(obs: &str, ty: &TensorType, next: Option<&TensorType>, none: bool, any_type: bool) -> Result<()> {
+    let expected = rebase(obs, NEXT_OBS);
+    match next {
+        _ if none => Ok(()),
+        Some(found) if found == ty || any_type => Ok(()),
+        Some(found) => {
+            let error = Error::usage(format!("`{expected}` is {found}, but `{obs}` is {ty}")).column(expected);
+            Err(error.hint("cast one of them before, so that both have one type and shape"))
+        }
+        None => Err(Error::usage(format!("`{obs}` is recorded, but `{expected}` is not")).column(expected)),
+    }
+}
+
 impl Shape {
-    /// The leaves of a batch in the order of [`Self::leaves`], and the rows that are null.
-    fn decode(&self, file: &InputFile, batch: &RecordBatch, row_in_file: u64) -> Result<(Columns, Vec<LeafNulls>)> {
+    /// The columns of a block: the step columns, the recorded next observations, and then what `layout` has in further
+    /// types.
+    fn leaves(&self, layout: &EpisodeLayout) -> Vec<Leaf> {
+        let read = |(name, _): &&Leaf| root(name) != INFOS || layout.get(name).is_some();
+        let further = layout.steps.iter().enumerate().filter(|(i, (name, ty))| {
+            let before = layout.steps[..*i].iter().any(|(n, _)| n == name);
+            before || (root(name) == NEXT_OBS && self.next.iter().any(|(n, t)| n == name && t != ty))
+        });
+        let further = further.map(|(_, leaf)| leaf);
+        self.steps.iter().filter(read).chain(&self.next).chain(further).cloned().collect()
+    }
+
+    /// Adds the types that modules have and the unified schema has not.
+    fn add_variants<'a>(&self, modules: impl Iterator<Item = &'a Own>, layout: &mut EpisodeLayout) {
+        for (name, ty) in modules.flatten() {
+            let known = self.steps.iter().chain(&self.next).chain(&layout.steps).any(|(n, t)| **n == **name && t == ty);
+            if !known {
+                layout.steps.push((Arc::from(name.as_str()), ty.clone()));
+            }
+        }
+    }
+
+    /// Refuses a module whose recorded next observations do not fit its observations.
+    fn check_next(&self, own: &Own) -> Result<()> {
+        let next = |name: &str| own.get(&rebase(name, NEXT_OBS));
+        let none = !own.keys().any(|n| root(n) == NEXT_OBS);
+        own.iter().filter(|(name, _)| root(name) == OBS).try_for_each(|(name, ty)| check_pair(name, ty, next(name), none, false))
+    }
+
+    /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null.
+    fn decode(
+        &self,
+        leaves: &[Leaf],
+        file: &InputFile,
+        batch: &RecordBatch,
+        row_in_file: u64,
+    ) -> Result<(Columns, Vec<LeafNulls>)> {
         let rows = batch.num_rows();
-        let mut found: Vec<Option<Tensor>> = vec![None; self.leaves.len()];
+        let mut found: Vec<Option<Tensor>> = vec![None; leaves.len()];
         let mut nulls = Vec::new();
         for column in self.unified.columns.iter().filter(|c| !c.leaves.is_empty()) {
-            let at = |name: &str| self.leaves.iter().position(|(n, _)| **n == *name);
+            let at = |name: &str| -> Vec<usize> { (0..leaves.len()).filter(|&i| *leaves[i].0 == *name).collect() };
             let Some(array) = batch.column_by_name(&column.source) else {
-                for (leaf, ty) in &column.leaves {
-                    if let Some(i) = at(&leaf.name) {
-                        found[i] = Some(Tensor::zeros(ty.clone(), rows));
-                        nulls.push((Arc::clone(&self.leaves[i].0), NullBuffer::new_null(rows)));
-                    }
+                for i in column.leaves.iter().flat_map(|(leaf, _)| at(&leaf.name)) {
+                    found[i] = Some(Tensor::zeros(leaves[i].1.clone(), rows));
+                    nulls.push((i, NullBuffer::new_null(rows)));
                 }
                 continue;
             };
@@ -340,16 +473,21 @@ impl Shape {
                 .schema
                 .field_with_name(&column.source)
                 .map_err(|e| Error::internal(format!("column {:?}: {e}", column.source)))?;
-            let read = ingest::tensors(field, array, &column.leaves, row_in_file)?;
-            for ((leaf, _), ingested) in column.leaves.iter().zip(read) {
-                let Some(i) = at(&leaf.name) else { continue };
-                if let Some(n) = ingested.nulls {
-                    nulls.push((Arc::clone(&self.leaves[i].0), n));
+            for (spec, _) in &column.leaves {
+                let places = at(&spec.name);
+                let types: Vec<TensorType> = places.iter().map(|&i| leaves[i].1.clone()).collect();
+                let read = match types.as_slice() {
+                    [] => continue,
+                    [one] => ingest::tensors(field, array, &[(spec.clone(), one.clone())], row_in_file)?,
+                    _ => ingest::variants(field, array, spec, &types, row_in_file)?,
+                };
+                for (i, ingested) in places.into_iter().zip(read) {
+                    nulls.extend(ingested.nulls.map(|n| (i, n)));
+                    found[i] = Some(ingested.tensor);
                 }
-                found[i] = Some(ingested.tensor);
             }
         }
-        let columns = self.leaves.iter().zip(found).map(|((name, _), tensor)| {
+        let columns = leaves.iter().zip(found).map(|((name, _), tensor)| {
             let tensor = tensor.ok_or_else(|| Error::internal(format!("column `{name}` was not read")))?;
             Ok((Arc::clone(name), tensor))
         });
@@ -357,7 +495,7 @@ impl Shape {
     }
 
     fn has_next_obs(&self) -> bool {
-        self.leaves.len() > self.steps
+        !self.next.is_empty()
     }
 }
 
@@ -387,7 +525,7 @@ impl Source for StepsSource {
             })
         });
         Ok(EpisodeLayout {
-            steps: self.shape.leaves[..self.shape.steps].to_vec(),
+            steps: self.shape.steps.clone(),
             last_obs: self.shape.has_next_obs() || may_trail,
         })
     }
@@ -406,8 +544,8 @@ impl Source for StepsSource {
         Ok(index)
     }
 
-    fn read(&self, group: RowGroupRef, _: &EpisodeLayout, block_bytes: usize) -> Result<BlockIter> {
-        self.blocks(group, block_bytes, false)
+    fn read(&self, group: RowGroupRef, layout: &EpisodeLayout, block_bytes: usize) -> Result<BlockIter> {
+        self.blocks(group, layout, block_bytes, false)
     }
 
     fn assemble(
@@ -417,10 +555,7 @@ impl Source for StepsSource {
         blocks: &Blocks,
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch> {
-        let layout = entries.first().and_then(|e| index.layouts.get(e.module as usize)).unwrap_or(&index.layout);
-        let has = |c: &usize| layout.get(&self.shape.leaves[*c].0).is_some();
-        let leaves = (0..self.shape.steps).filter(has).collect();
-        let assembly = Assembly { source: self, index, blocks, leaves };
+        let assembly = Assembly::new(self, index, entries, blocks)?;
         let mut batch =
             EpisodeBatch { offsets: vec![0], history_offsets: vec![0; entries.len() + 1], ..EpisodeBatch::default() };
         let mut spans: Vec<Span> = Vec::new();
@@ -437,19 +572,35 @@ impl Source for StepsSource {
             batch.offsets.push(steps);
         }
         batch.steps = assembly.gather(&spans, steps)?;
+        assembly.add_masks(&spans, &mut batch.steps)?;
         assembly.add_hanging_rewards(entries, &mut batch)?;
         assembly.last_obs(entries, &mut batch)?;
         Ok(batch)
     }
 }
 
-/// Puts episodes of one unit together.
+/// Puts episodes of one module and unit together.
 struct Assembly<'a> {
     source: &'a StepsSource,
     index: &'a Index,
     blocks: &'a Blocks,
-    /// The module's step columns, as positions in [`Shape::leaves`].
-    leaves: Vec<usize>,
+    /// The module's id.
+    module: &'a str,
+    /// The columns of the blocks.
+    all: Vec<Leaf>,
+    /// The module's step columns in order.
+    columns: Vec<StepColumn>,
+    /// Observations among `all` that the module has, and the recorded next observation of each.
+    next_pairs: Vec<(usize, usize)>,
+}
+
+/// A step column of a module.
+struct StepColumn {
+    name: Arc<str>,
+    /// Its place among the columns of the blocks.
+    at: usize,
+    /// Whether it tells where that one is not null.
+    is_mask: bool,
 }
 
 /// The columns and nulls of a block of steps.
@@ -460,19 +611,53 @@ fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
     }
 }
 
-/// Whether a block's row lacks its recorded next observation.
-fn next_obs_is_null(nulls: &[LeafNulls], row: usize) -> bool {
-    nulls.iter().any(|(name, nulls)| root(name) == NEXT_OBS && nulls.is_null(row))
+/// The nulls of a block's column.
+fn nulls_of(nulls: &[LeafNulls], at: usize) -> Option<&NullBuffer> {
+    nulls.iter().find(|(n, _)| *n == at).map(|(_, nulls)| nulls)
+}
+
+/// Whether a block's column is null in a row.
+fn is_null(nulls: &[LeafNulls], at: usize, row: usize) -> bool {
+    nulls_of(nulls, at).is_some_and(|nulls| nulls.is_null(row))
 }
 
 impl<'a> Assembly<'a> {
+    fn new(source: &'a StepsSource, index: &'a Index, entries: &[&Entry], blocks: &'a Blocks) -> Result<Self> {
+        let module = entries.first().map_or(0, |e| e.module as usize);
+        let layout = index.layouts.get(module).unwrap_or(&index.layout);
+        let all = source.shape.leaves(&index.layout);
+        let place = |name: &str, ty: &TensorType| all.iter().position(|(n, t)| **n == *name && t == ty);
+        let infos = || all.iter().enumerate().filter(|(_, (n, _))| root(n) == INFOS);
+        let column = |(name, ty): &Leaf| {
+            let is_mask = root(name) == INFOS && all.iter().all(|(n, _)| n != name);
+            let at = if is_mask {
+                infos().find(|(_, (info, _))| source.mask_of(info) == Some(name)).map(|(at, _)| at)
+            } else {
+                place(name, ty)
+            };
+            let at = at.ok_or_else(|| Error::internal(format!("column `{name}` {ty} is in no block")))?;
+            Ok(StepColumn { name: Arc::clone(name), at, is_mask })
+        };
+        let columns: Vec<StepColumn> = layout.steps.iter().map(column).collect::<Result<_>>()?;
+        let obs = layout.steps.iter().filter(|(name, _)| root(name) == OBS);
+        let pair = |(name, ty): &Leaf| Some((place(name, ty)?, place(&rebase(name, NEXT_OBS), ty)?));
+        let next_pairs = obs.filter_map(pair).collect();
+        let module = index.modules.get(module).map_or(column::DEFAULT_MODULE_ID, String::as_str);
+        Ok(Self { source, index, blocks, module, all, columns, next_pairs })
+    }
+
     fn shape(&self) -> &'a Shape {
         &self.source.shape
     }
 
-    /// The step columns over `spans`: slices where the rows lie in one block, else copies of whole spans.
+    /// The step columns that hold recorded values.
+    fn recorded(&self) -> impl Iterator<Item = &StepColumn> {
+        self.columns.iter().filter(|c| !c.is_mask)
+    }
+
+    /// The step columns over `spans`: slices where the rows lie in one block, else copies of whole spans. Masks are
+    /// left for [`Self::add_masks`], but have their place.
     fn gather(&self, spans: &[Span], steps: usize) -> Result<Columns> {
-        let leaves = || self.leaves.iter().map(|&c| (c, &self.shape().leaves[c]));
         let mut pieces: Vec<(&Columns, usize, usize)> = Vec::new();
         for &span in spans {
             self.blocks.pieces(span, |piece| {
@@ -480,42 +665,54 @@ impl<'a> Assembly<'a> {
                 Ok(())
             })?;
         }
-        if let [(columns, start, len)] = pieces.as_slice() {
-            return Ok(leaves().map(|(c, (n, _))| (Arc::clone(n), columns.at(c).slice(*start, *len))).collect());
-        }
-        let joined = leaves().map(|(c, (name, ty))| {
+        let column = |c: &StepColumn| {
+            let (name, ty) = (Arc::clone(&c.name), &self.all[c.at].1);
+            if c.is_mask {
+                return (name, Tensor::from_bools([]));
+            }
+            if let [(columns, start, len)] = pieces.as_slice() {
+                return (name, columns.at(c.at).slice(*start, *len));
+            }
             let mut out = TensorBuilder::with_capacity(ty.clone(), steps);
             for (columns, start, len) in &pieces {
-                out.extend(columns.at(c), *start, *len);
+                out.extend(columns.at(c.at), *start, *len);
             }
-            (Arc::clone(name), out.finish())
-        });
-        Ok(joined.collect())
+            (name, out.finish())
+        };
+        Ok(self.columns.iter().map(column).collect())
     }
 
-    /// Refuses nulls in an episode's steps, and counts where its observations do not follow one another.
+    /// Fills in the masks of infos: true where one was recorded.
+    fn add_masks(&self, spans: &[Span], steps: &mut Columns) -> Result<()> {
+        for column in self.columns.iter().filter(|c| c.is_mask) {
+            let mut mask = Vec::new();
+            for &span in spans {
+                self.blocks.pieces(span, |piece| {
+                    let nulls = nulls_of(parts(piece.block)?.1, column.at);
+                    let rows = piece.start..piece.start + piece.len;
+                    mask.extend(rows.map(|row| nulls.is_none_or(|n| n.is_valid(row))));
+                    Ok(())
+                })?;
+            }
+            steps.set(Arc::clone(&column.name), Tensor::from_bools(mask));
+        }
+        Ok(())
+    }
+
+    /// Refuses nulls in an episode's steps and what its module does not have, and counts where its observations do not
+    /// follow one another.
     fn check(&self, entry: &Entry, noticed: &mut Noticed) -> Result<()> {
         let mut before: Option<(&Columns, usize)> = None;
         for &span in &self.index.spans[entry.spans.clone()] {
             self.blocks.pieces(span, |piece| {
                 let (columns, nulls) = parts(piece.block)?;
-                for (name, nulls) in nulls.iter().filter(|(n, _)| self.holds(n)) {
-                    let here = nulls.slice(piece.start, piece.len);
-                    if let Some(i) =
-                        (here.null_count() > 0).then(|| (0..piece.len).find(|&i| here.is_null(i))).flatten()
-                    {
-                        let row = piece.block.first_row + (piece.start + i) as u64;
-                        let error = Error::data("found null, expected a value in every row")
-                            .column(name.to_string())
-                            .hint("fill it in, or leave the episode out of the input");
-                        return Err(self.source.rows.locate(row, error));
-                    }
-                }
+                self.check_nulls(piece, nulls)?;
+                self.check_others(piece, nulls)?;
                 if self.shape().has_next_obs() {
                     self.compare_seam(before, piece, noticed)?;
                     self.compare_inside(piece, noticed)?;
                     let last = piece.start + piece.len - 1;
-                    before = (!next_obs_is_null(nulls, last)).then_some((columns, last));
+                    before = (!self.next_obs_is_null(nulls, last)).then_some((columns, last));
                 }
                 Ok(())
             })?;
@@ -523,23 +720,65 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    /// Whether the module has the step column `name`.
-    fn holds(&self, name: &str) -> bool {
-        self.leaves.iter().any(|&c| *self.shape().leaves[c].0 == *name)
+    /// Refuses nulls in the module's columns. Infos may have them.
+    fn check_nulls(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
+        for column in self.recorded().filter(|c| root(&c.name) != INFOS) {
+            let here = nulls_of(nulls, column.at).map(|n| n.slice(piece.start, piece.len));
+            let Some(i) = here.filter(|n| n.null_count() > 0).and_then(|n| (0..piece.len).find(|&i| n.is_null(i))) else {
+                continue;
+            };
+            let at = piece.start + i;
+            let mut others = (0..self.all.len()).filter(|&c| c != column.at && self.all[c].0 == column.name);
+            let error = match others.find(|&c| !is_null(nulls, c, at)) {
+                Some(other) => Error::data(format!(
+                    "found {}, expected {} as in the first step of module {:?}",
+                    self.all[other].1, self.all[column.at].1, self.module
+                ))
+                .hint("rows of one module need one shape: pad them, or give the agents modules of their own"),
+                None => Error::data("found null, expected a value in every row")
+                    .hint("fill it in, or leave the episode out of the input"),
+            };
+            return Err(self.source.rows.locate(piece.block.first_row + at as u64, error.column(column.name.to_string())));
+        }
+        Ok(())
+    }
+
+    /// Refuses values in columns that the module's first step did not have: they would be lost.
+    fn check_others(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
+        if !self.shape().unified.several {
+            return Ok(());
+        }
+        for (at, (name, _)) in self.all.iter().enumerate() {
+            let own = if root(name) == NEXT_OBS { rebase(name, OBS) } else { name.to_string() };
+            if root(name) == INFOS || self.columns.iter().any(|c| *c.name == *own) {
+                continue;
+            }
+            if let Some(row) = (piece.start..piece.start + piece.len).find(|&row| !is_null(nulls, at, row)) {
+                let what = format!("found a value, expected null as in the first step of module {:?}", self.module);
+                let error = Error::data(what)
+                    .column(name.to_string())
+                    .hint("a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own");
+                return Err(self.source.rows.locate(piece.block.first_row + row as u64, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a block's row lacks its recorded next observation.
+    fn next_obs_is_null(&self, nulls: &[LeafNulls], row: usize) -> bool {
+        self.next_pairs.iter().any(|&(_, next)| is_null(nulls, next, row))
     }
 
     /// Adds rewards that came while an agent did not act to the steps that they belong to.
     fn add_hanging_rewards(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
         let mut adds: Vec<(usize, &[u8])> = Vec::new();
-        let Some(at) = self.leaves.iter().copied().find(|&c| *self.shape().leaves[c].0 == *REWARDS) else {
-            return Ok(());
-        };
+        let Some(at) = self.recorded().find(|c| *c.name == *REWARDS).map(|c| c.at) else { return Ok(()) };
         for (entry, &start) in entries.iter().zip(&batch.offsets) {
             for &(step, row) in entry.hanging() {
                 let (block, i) = self.blocks.row(row)?;
                 let (columns, nulls) = parts(block)?;
                 let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
-                if !nulls.iter().any(|(n, nulls)| **n == *REWARDS && nulls.is_null(i)) {
+                if !is_null(nulls, at, i) {
                     adds.push((start + step, columns.at(at).row(i)));
                 }
             }
@@ -551,19 +790,10 @@ impl<'a> Assembly<'a> {
         Ok(())
     }
 
-    /// Pairs of an observation leaf's position and that of its recorded next observation.
-    fn next_pairs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let shape = self.shape();
-        (shape.steps..shape.leaves.len()).filter_map(move |next| {
-            let obs = rebase(&shape.leaves[next].0, OBS);
-            shape.leaves[..shape.steps].iter().position(|(n, _)| **n == *obs).map(|at| (at, next))
-        })
-    }
-
     fn compare_seam(&self, before: Option<(&Columns, usize)>, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
         let Some((last, at)) = before else { return Ok(()) };
         let (columns, _) = parts(piece.block)?;
-        if self.next_pairs().any(|(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
+        if self.next_pairs.iter().any(|&(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
             notice(noticed, piece.block.first_row + piece.start as u64);
         }
         Ok(())
@@ -572,55 +802,66 @@ impl<'a> Assembly<'a> {
     fn compare_inside(&self, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
         let (columns, nulls) = parts(piece.block)?;
         let (start, len) = (piece.start, piece.len);
-        let same = |(obs, next): (usize, usize)| {
+        let same = |&(obs, next): &(usize, usize)| {
             let (obs, next) = (columns.at(obs), columns.at(next));
             obs.slice(start + 1, len - 1).bytes() == next.slice(start, len - 1).bytes()
         };
-        if self.next_pairs().all(same) {
+        if self.next_pairs.iter().all(same) {
             return Ok(());
         }
         for i in start..start + len - 1 {
-            let differs = |(obs, next): (usize, usize)| columns.at(obs).row(i + 1) != columns.at(next).row(i);
-            if !next_obs_is_null(nulls, i) && self.next_pairs().any(differs) {
+            let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(i + 1) != columns.at(next).row(i);
+            if !self.next_obs_is_null(nulls, i) && self.next_pairs.iter().any(differs) {
                 notice(noticed, piece.block.first_row + i as u64 + 1);
             }
         }
         Ok(())
     }
 
-    /// Fills in the chunks and their last observations: `new_obs` of the last row, else the trailing row's `obs`.
+    /// Fills in the chunks and what came after their last steps: the observation from `new_obs` of the last row, else
+    /// observation and infos of the trailing row.
     fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
-        let shape = self.shape();
-        let obs: Vec<usize> = (0..shape.steps).filter(|&i| root(&shape.leaves[i].0) == OBS).collect();
+        let after = |c: &&StepColumn| matches!(root(&c.name), OBS | INFOS);
+        let columns: Vec<&StepColumn> = self.columns.iter().filter(after).collect();
+        let ty = |c: &StepColumn| if c.is_mask { TensorType::new(DType::Bool, []) } else { self.all[c.at].1.clone() };
         let mut builders: Vec<TensorBuilder> =
-            obs.iter().map(|&i| TensorBuilder::with_capacity(shape.leaves[i].1.clone(), entries.len())).collect();
-        let next: Vec<Option<usize>> =
-            obs.iter().map(|&i| self.next_pairs().find(|&(at, _)| at == i).map(|(_, next)| next)).collect();
-        for entry in entries {
+            columns.iter().map(|c| TensorBuilder::with_capacity(ty(c), entries.len())).collect();
+        for (i, entry) in entries.iter().enumerate() {
             let last_row = self.index.spans[entry.spans.clone()].last().map(|s| s.row + s.len - 1);
-            let mut source = None;
-            if let Some(row) = last_row.filter(|_| shape.has_next_obs()) {
+            let mut recorded = None;
+            if let Some(row) = last_row.filter(|_| self.shape().has_next_obs()) {
                 let (block, at) = self.blocks.row(row)?;
                 let (columns, nulls) = parts(block)?;
-                if !next_obs_is_null(nulls, at) {
-                    source = Some((columns, at, true));
+                if !self.next_obs_is_null(nulls, at) {
+                    recorded = Some((columns, at));
                 }
             }
-            if let (None, Some(row)) = (source, entry.tail()) {
+            let mut trailing = None;
+            if let Some(row) = entry.tail() {
                 let (block, at) = self.blocks.row(row)?;
                 let (columns, nulls) = parts(block)?;
-                if let Some((name, _)) = nulls.iter().find(|(n, nulls)| root(n) == OBS && nulls.is_null(at)) {
-                    let error =
-                        Error::data("found null in the row that holds the last observation").column(name.to_string());
-                    return Err(self.source.rows.locate(row, error).episode(entry.id.to_string()));
+                let missing = self.recorded().find(|c| root(&c.name) == OBS && is_null(nulls, c.at, at));
+                if let (Some(missing), None) = (missing, recorded) {
+                    let error = Error::data("found null in the row that holds the last observation");
+                    let error = error.column(missing.name.to_string()).episode(entry.id.to_string());
+                    return Err(self.source.rows.locate(row, error));
                 }
-                source = Some((columns, at, false));
+                trailing = Some((columns, nulls, at));
             }
-            for ((builder, &obs), next) in builders.iter_mut().zip(&obs).zip(&next) {
-                match source {
-                    Some((columns, at, true)) => builder.extend(columns.at(next.unwrap_or(obs)), at, 1),
-                    Some((columns, at, false)) => builder.extend(columns.at(obs), at, 1),
-                    None => builder.extend_zeros(1),
+            for (builder, column) in builders.iter_mut().zip(&columns) {
+                let next = self.next_pairs.iter().find(|(obs, _)| *obs == column.at).map(|(_, next)| *next);
+                match (root(&column.name) == INFOS, recorded, trailing) {
+                    (true, _, Some((_, nulls, at))) if column.is_mask => {
+                        builder.extend_bytes(&[u8::from(!is_null(nulls, column.at, at))], 1);
+                    }
+                    (false, Some((columns, at)), _) => builder.extend(columns.at(next.unwrap_or(column.at)), at, 1),
+                    (_, _, Some((columns, _, at))) => builder.extend(columns.at(column.at), at, 1),
+                    // Infos of no other step than the last are known.
+                    (true, ..) if !batch.rows(i).is_empty() => match batch.steps.get(&column.name) {
+                        Some(steps) => builder.extend(steps, batch.offsets[i + 1] - 1, 1),
+                        None => builder.extend_zeros(1),
+                    },
+                    _ => builder.extend_zeros(1),
                 }
             }
             batch.chunks.push(Chunk {
@@ -631,10 +872,10 @@ impl<'a> Assembly<'a> {
                 t_started: entry.t_started,
                 terminated: entry.terminated,
                 truncated: entry.truncated,
-                has_last_obs: source.is_some(),
+                has_last_obs: recorded.is_some() || trailing.is_some(),
             });
         }
-        batch.last_obs = obs.iter().zip(builders).map(|(&i, b)| (Arc::clone(&shape.leaves[i].0), b.finish())).collect();
+        batch.last_obs = columns.iter().zip(builders).map(|(c, b)| (Arc::clone(&c.name), b.finish())).collect();
         Ok(())
     }
 }

@@ -11,9 +11,11 @@ mod connector_docs;
 mod custom;
 mod determinism;
 mod golden;
+mod infos;
 mod job;
 mod laws;
 mod layouts;
+mod modules;
 mod output;
 mod split;
 #[cfg(feature = "sql")]

@@ -8,7 +8,8 @@
 //!   observations: {data, lookback, finalized, space}        lb + L + 1 rows
 //!   actions, rewards: the same                              lb + L rows
 //!   extra_model_outputs: None | {name: buffer | None}       lb + L rows each
-//!   infos, spaces, custom_data, _start_time, ... }          skipped, as every key that a later version may add
+//!   infos: the same                                         lb + L + 1 dicts, read where they are wanted ([`infos`])
+//!   spaces, custom_data, _start_time, ... }                 skipped, as every key that a later version may add
 //!
 //!   rows of `data`    [ look-back lb | steps L             | 1 ]      L = t - t_started
 //!                     └── history ──┘└─────── steps ───────┘└ last ┘  (observations only)
@@ -40,6 +41,7 @@
 
 mod decode;
 mod hash;
+pub(super) mod infos;
 mod scan;
 mod tree;
 mod walk;

@@ -286,12 +286,12 @@ impl ScanLeaf {
     }
 }
 
-fn bit(dtype: DType) -> u16 {
+pub(super) fn bit(dtype: DType) -> u16 {
     DType::ALL.iter().position(|&d| d == dtype).map_or(0, |i| 1 << i)
 }
 
 /// The dtype that holds a set of dtypes. Depends on nothing but the set.
-fn union(set: u16) -> Option<DType> {
+pub(super) fn union(set: u16) -> Option<DType> {
     let members = || DType::ALL.into_iter().filter(move |&d| set & bit(d) != 0);
     let first = members().next()?;
     if members().all(|d| d == first) {

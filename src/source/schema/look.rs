@@ -87,14 +87,24 @@ fn look_at_batch(
     let array = batch
         .column_by_name(&merge.source)
         .ok_or_else(|| Error::internal(format!("column {:?} was not read", merge.source)))?;
-    if look(&mut open.spec, field, array, row)? == Seen::Text {
+    let seen = match look(&mut open.spec, field, array, row) {
+        Err(e) if merge.is_infos() => {
+            merge.leave_info_out(open.leaf, &e.file(files[at].name.clone()));
+            return Ok(false);
+        }
+        seen => seen?,
+    };
+    if seen == Seen::Text {
         let e =
             Error::usage("found text, expected numbers").column(&open.spec.name).row(row).file(files[at].name.clone());
         merge.cannot_read(at, field, e)?;
         return Ok(false);
     }
     if open.spec.is_known() {
-        merge.merge_leaf(open.leaf, &open.spec, at, files)?;
+        match merge.merge_leaf(open.leaf, &open.spec, at, files) {
+            Err(e) if merge.is_infos() => merge.leave_info_out(open.leaf, &e),
+            merged => merged?,
+        }
         return Ok(false);
     }
     Ok(!merge.leaves[open.leaf].spec.is_known())

@@ -3,13 +3,23 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
+use indexmap::IndexMap;
 
 use super::names::{Named, note};
 use super::{MAY_LACK, NEEDED, Role, Unified, UnifiedColumn};
 use crate::column;
 use crate::error::{Error, Result};
 use crate::source::file::InputFile;
-use crate::source::ingest::{IdKind, LeafSpec, describe, id_kind, is_flag, is_int, type_name};
+use crate::source::ingest::{IdKind, InfoLeaves, LeafSpec, describe, describe_infos, id_kind, is_flag, is_int, type_name};
+
+/// What files may differ in.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    /// Several modules may have rows, each with columns of its own.
+    pub(super) several: bool,
+    /// Infos are wanted.
+    pub(super) infos: bool,
+}
 
 /// A column while the files are gone through.
 pub(super) struct Merge {
@@ -29,6 +39,9 @@ pub(super) struct Merge {
     /// The first file in which it cannot be read as tensors, the type there, and why.
     unusable: Option<(usize, String, Error)>,
     notes: Vec<String>,
+    rules: Rules,
+    /// Leaves of infos that are no numbers of one shape: each with what they are.
+    odd_infos: IndexMap<String, String>,
 }
 
 /// A leaf while the files are gone through.
@@ -41,6 +54,14 @@ pub(super) struct Leaf {
     pub(super) open: Vec<(usize, LeafSpec)>,
 }
 
+impl Leaf {
+    /// A leaf of which only the name and the place are known.
+    fn bare(spec: &LeafSpec, at: usize) -> Self {
+        let spec = LeafSpec { dtype: None, shape: None, ..spec.clone() };
+        Self { spec, dtype_from: at, shape_from: at, open: Vec::new() }
+    }
+}
+
 /// An error for two files that cannot be one table.
 fn differ(files: &[Arc<InputFile>], name: &str, a: (&str, usize), b: (&str, usize), hint: &str) -> Error {
     let (a_file, b_file) = (&files[a.1].name, &files[b.1].name);
@@ -48,7 +69,7 @@ fn differ(files: &[Arc<InputFile>], name: &str, a: (&str, usize), b: (&str, usiz
 }
 
 impl Merge {
-    pub(super) fn new(named: &Named) -> Self {
+    pub(super) fn new(named: &Named, rules: Rules) -> Self {
         Self {
             name: named.name.clone(),
             source: named.source.clone(),
@@ -60,7 +81,14 @@ impl Merge {
             leaves: Vec::new(),
             unusable: None,
             notes: Vec::new(),
+            rules,
+            odd_infos: IndexMap::new(),
         }
+    }
+
+    /// Whether the column holds infos. They are what environments put there, so nothing about them is an error.
+    pub(super) fn is_infos(&self) -> bool {
+        column::is_under(&self.name, column::INFOS)
     }
 
     /// Whether the column must be usable.
@@ -72,7 +100,10 @@ impl Merge {
     /// Adds the column as a group of files has it, whose fields are all equal.
     pub(super) fn add(&mut self, group: &[usize], files: &[Arc<InputFile>], field: &Field) -> Result<()> {
         self.files.extend(group);
-        if column::is_under(&self.name, column::INFOS) {
+        if self.is_infos() {
+            if self.rules.infos {
+                self.add_infos(group, files, field);
+            }
             return Ok(());
         }
         if field.data_type() == &DataType::Null {
@@ -143,16 +174,19 @@ impl Merge {
     ) -> Result<()> {
         let at = group[0];
         if self.leaves.is_empty() {
-            let bare = |spec: &LeafSpec| LeafSpec { dtype: None, shape: None, ..spec.clone() };
-            let leaf = |spec| Leaf { spec: bare(spec), dtype_from: at, shape_from: at, open: Vec::new() };
-            self.leaves = specs.iter().map(leaf).collect();
+            self.leaves = specs.iter().map(|spec| Leaf::bare(spec, at)).collect();
         }
-        if !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name)) {
+        let nested = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
+        let clash = self.leaves.iter().any(|l| {
+            specs.iter().any(|s| nested(&l.spec.name, &s.name) || nested(&s.name, &l.spec.name))
+        });
+        if (!self.rules.several || clash) && !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name)) {
             let (first, before) = self.first.clone().unwrap_or_else(|| (at, type_name(field)));
             let hint = "record one layout, or convert the files apart";
             return Err(differ(files, &self.name, (&before, first), (&type_name(field), at), hint));
         }
-        for (i, spec) in specs.into_iter().enumerate() {
+        for spec in specs {
+            let i = self.leaf_number(&spec, at);
             self.merge_leaf(i, &spec, at, files)?;
             let leaf = &mut self.leaves[i];
             leaf.spec.packed |= spec.packed;
@@ -163,6 +197,40 @@ impl Merge {
         Ok(())
     }
 
+    /// The position of a leaf, new or known.
+    fn leaf_number(&mut self, spec: &LeafSpec, at: usize) -> usize {
+        if let Some(i) = self.leaves.iter().position(|l| l.spec.name == spec.name) {
+            return i;
+        }
+        self.leaves.push(Leaf::bare(spec, at));
+        self.leaves.len() - 1
+    }
+
+    /// Adds infos as a group of files has them.
+    fn add_infos(&mut self, group: &[usize], files: &[Arc<InputFile>], field: &Field) {
+        let at = group[0];
+        let InfoLeaves { leaves, left_out } = describe_infos(field, &self.name);
+        for (name, why) in left_out {
+            self.odd_infos.entry(name).or_insert_with(|| format!("{why} in {}", files[at].name));
+        }
+        for spec in leaves {
+            let i = self.leaf_number(&spec, at);
+            if let Err(e) = self.merge_leaf(i, &spec, at, files) {
+                self.leave_info_out(i, &e);
+            } else if !spec.is_known() {
+                self.leaves[i].open.extend(group.iter().map(|&file| (file, spec.clone())));
+            }
+        }
+    }
+
+    /// Leaves a leaf of infos out for what is wrong with it.
+    pub(super) fn leave_info_out(&mut self, leaf: usize, why: &Error) {
+        let file = why.place().file.as_ref().map_or_else(String::new, |f| format!(" in {f}"));
+        let row = why.place().row.map_or_else(String::new, |r| format!(" (row {r})"));
+        let text = format!("{}{file}{row}", why.what());
+        self.odd_infos.entry(self.leaves[leaf].spec.name.clone()).or_insert(text);
+    }
+
     /// Takes over what a file says of a leaf, if it goes with what the others said.
     pub(super) fn merge_leaf(
         &mut self,
@@ -171,9 +239,12 @@ impl Merge {
         at: usize,
         files: &[Arc<InputFile>],
     ) -> Result<()> {
+        // What modules differ in is told by their rows. Infos belong to no module's space.
+        let several = self.rules.several && !self.is_infos();
         let leaf = &mut self.leaves[leaf];
         let name = &leaf.spec.name;
         match (leaf.spec.dtype, spec.dtype) {
+            (Some(a), Some(b)) if a != b && several && a.lossless_union(b).is_none() => {}
             (Some(a), Some(b)) if a != b => {
                 let union = a.lossless_union(b).ok_or_else(|| {
                     let hint = "no type holds both without loss: cast the column in one of them before";
@@ -191,7 +262,7 @@ impl Merge {
             _ => {}
         }
         match (&leaf.spec.shape, &spec.shape) {
-            (Some(a), Some(b)) if a != b => {
+            (Some(a), Some(b)) if a != b && !several => {
                 let (a, b) = (format!("shape {a:?}"), format!("shape {b:?}"));
                 let hint = "one column has one shape: pad the rows, or convert the files apart";
                 Err(differ(files, &leaf.spec.name, (&a, leaf.shape_from), (&b, at), hint))
@@ -220,8 +291,12 @@ impl Merge {
     /// The column as it is read, or as it is left out.
     pub(super) fn finish(mut self, files: &[Arc<InputFile>], out: &mut Unified) -> Result<()> {
         self.files.sort_unstable();
-        if column::is_under(&self.name, column::INFOS) {
+        if self.is_infos() && !self.rules.infos {
             self.leave_out("infos are no batch column", out);
+            return Ok(());
+        }
+        if self.is_infos() {
+            self.finish_infos(files, out);
             return Ok(());
         }
         if let Some((at, found, e)) = self.unusable.take() {
@@ -275,6 +350,38 @@ impl Merge {
         out.notes.append(&mut self.notes);
         out.columns.push(UnifiedColumn { name: self.name, source: self.source, role: self.role, leaves, missing_in });
         Ok(())
+    }
+
+    /// The infos as they are read.
+    fn finish_infos(mut self, files: &[Arc<InputFile>], out: &mut Unified) {
+        let names: Vec<String> = self.leaves.iter().map(|l| l.spec.name.clone()).chain(self.odd_infos.keys().cloned()).collect();
+        let mut leaves = Vec::with_capacity(self.leaves.len());
+        for leaf in std::mem::take(&mut self.leaves) {
+            let name = leaf.spec.name.clone();
+            let inner = names.iter().any(|n| n.strip_prefix(&name).is_some_and(|rest| rest.starts_with('/')));
+            let why = match (self.odd_infos.shift_remove(&name), leaf.spec.ty()) {
+                (Some(why), _) => why,
+                (None, _) if inner => "found numbers in some files and a struct in others".to_owned(),
+                (None, None) => "it is null in every row".to_owned(),
+                (None, Some(ty)) => {
+                    leaves.push((leaf.spec, ty));
+                    continue;
+                }
+            };
+            self.odd_infos.insert(name, why);
+        }
+        for (name, why) in self.odd_infos {
+            note(&mut out.notes, format!("`{name}` is left out of the infos: {why}"));
+            out.left_out.push((name, why));
+        }
+        leaves.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        if leaves.is_empty() {
+            note(&mut out.notes, format!("no infos are added from `{}`: it holds no numbers", self.source));
+            return;
+        }
+        let missing_in =
+            (0..files.len()).filter(|i| self.files.binary_search(i).is_err()).map(|i| files[i].name.clone()).collect();
+        out.columns.push(UnifiedColumn { name: self.name, source: self.source, role: self.role, leaves, missing_in });
     }
 
     fn only_nulls(&self, name: &str, files: &[Arc<InputFile>]) -> Error {
