@@ -203,6 +203,17 @@ pub trait Connector: Debug + Send + Sync {
         None
     }
 
+    /// Whether the survey is about the rows that one batch is made of, as RLlib's learner sees them, and not about the
+    /// data set: then each part of `output.split` goes by its own, and else all by that of the part for training.
+    fn surveys_each_part(&self) -> bool {
+        false
+    }
+
+    /// What the survey found out, for the manifest: who meets new data later must be able to do the same to them.
+    fn statistics(&self, _survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {
+        None
+    }
+
     /// Changes episodes and batch as [`Connector::layout`] foretold.
     ///
     /// # Errors

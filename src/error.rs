@@ -221,6 +221,18 @@ impl Error {
         self
     }
 
+    /// Puts the key path that there is under `key`, if it does not start at the job's root.
+    #[must_use]
+    pub fn under_job_key(mut self, key: &str) -> Self {
+        const ROOTS: [&str; 6] = ["version", "input", "rl_module", "multi_agent", "learner", "output"];
+        if let Some(own) = &mut self.0.place.job_key
+            && !ROOTS.contains(&own.split(['.', '[']).next().unwrap_or_default())
+        {
+            *own = format!("{key}.{own}");
+        }
+        self
+    }
+
     /// Who has to act.
     #[must_use]
     pub fn kind(&self) -> Kind {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::pipeline::ConnectorStatistics;
 use crate::sink::MANIFEST;
 use crate::stats::Statistics;
 
@@ -29,6 +30,10 @@ pub struct Manifest {
     /// The connector pieces in the order in which they ran, each with all its options.
     #[serde(default)]
     pub pipeline: Vec<Value>,
+    /// What pieces that look at the whole data set learned of it, such as means and standard deviations, for who has to
+    /// do the same to what is observed later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub connector_statistics: Vec<ConnectorStatistics>,
     /// What was read.
     pub input: InputRecord,
     /// Episodes, steps and rows on their way.

@@ -2,6 +2,11 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::sync::Arc;
+
+use indexmap::IndexMap;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::OBS;
@@ -22,8 +27,21 @@ use crate::window::Spec;
 #[derive(Debug)]
 pub struct Pipeline {
     pieces: Pieces,
+    /// For each piece, its place in the job's `learner.connectors`, if it stands there.
+    numbers: Vec<Option<usize>>,
     compat: Compat,
     obs_space: Option<Space>,
+}
+
+/// What the survey of a piece found out, for who has to do the same to data that come later.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct ConnectorStatistics {
+    /// Place of the piece in the pipeline.
+    pub index: usize,
+    /// Its type.
+    pub connector: String,
+    /// The statistics by which each module's rows were changed. Their keys are described with the piece.
+    pub modules: IndexMap<String, serde_json::Value>,
 }
 
 /// Connector pieces in order.
@@ -92,7 +110,7 @@ pub enum Segment {
 
 /// What the surveys found out, by piece and module.
 #[derive(Debug, Default)]
-pub struct Surveys(Vec<Vec<Option<Box<dyn Any + Send + Sync>>>>);
+pub struct Surveys(Vec<Vec<Option<Arc<dyn Any + Send + Sync>>>>);
 
 impl Surveys {
     fn get(&self, piece: usize, module: usize) -> Option<&(dyn Any + Send + Sync)> {
@@ -104,7 +122,17 @@ impl Surveys {
         while self.0.len() <= piece {
             self.0.push(Vec::new());
         }
-        self.0[piece] = results;
+        self.0[piece] = results.into_iter().map(|r| r.map(Arc::from)).collect();
+    }
+
+    /// Lets module `to` go by the result that module `from` has.
+    pub fn share(&mut self, piece: usize, from: usize, to: usize) {
+        if let Some(results) = self.0.get_mut(piece)
+            && let Some(result) = results.get(from).cloned()
+            && let Some(slot) = results.get_mut(to)
+        {
+            *slot = result;
+        }
     }
 }
 
@@ -143,6 +171,33 @@ fn default_pieces(learner: &Learner, cutter: Option<Box<dyn Connector>>) -> (Pie
     (front, rest)
 }
 
+/// The learner's settings with what its algorithm assumes where the job says nothing.
+#[must_use]
+pub fn resolved(learner: &Learner) -> Learner {
+    let mut out = learner.clone();
+    if takes_discounts(learner) {
+        let own = GeneralAdvantageEstimation::with(learner.gamma, learner.lambda_);
+        (out.gamma, out.lambda_) = (Some(own.gamma), Some(own.lambda_));
+    }
+    out
+}
+
+/// What the job says of the learner and what has no effect, a sentence each.
+#[must_use]
+pub fn without_effect(learner: &Learner) -> Vec<String> {
+    let set = [("gamma", learner.gamma.is_some()), ("lambda_", learner.lambda_.is_some())];
+    let algorithm = learner.algorithm.map_or_else(|| "no algorithm".to_owned(), |a| a.to_string());
+    let note = |name: &str| {
+        format!("learner.{name} has no effect: the pipeline of {algorithm} has no piece that takes it, MARWIL's has")
+    };
+    set.iter().filter(|(_, set)| *set && !takes_discounts(learner)).map(|(name, _)| note(name)).collect()
+}
+
+/// Whether the algorithm hands `gamma` and `lambda_` to a piece.
+fn takes_discounts(learner: &Learner) -> bool {
+    learner.algorithm == Some(Algorithm::Marwil) && learner.add_default_connectors_to_learner_pipeline
+}
+
 impl Pipeline {
     /// The pipeline of a job: custom pieces in front of the algorithm's, or custom pieces alone.
     ///
@@ -157,8 +212,13 @@ impl Pipeline {
     /// # Errors
     /// If a piece of the job is unknown or its options are wrong.
     pub fn with_own(learner: &Learner, own: Vec<Box<dyn Connector>>) -> Result<Self> {
+        let of_job = own.len()..;
         let named = learner.connectors.iter().enumerate().map(|(i, c)| connectors::build(i, c));
         let custom: Vec<_> = own.into_iter().map(Ok).chain(named).collect::<Result<_>>()?;
+        // Which of the job's pieces each one is. One that cuts changes its place, and there is one at most.
+        let number = |i: usize| of_job.contains(&i).then(|| i - of_job.start);
+        let cutting = custom.iter().position(|p| p.cuts_sequences());
+        let mut numbers: Vec<Option<usize>> = (0..custom.len()).map(number).collect();
         let pieces = if learner.add_default_connectors_to_learner_pipeline {
             let (cutters, custom): (Vec<_>, Vec<_>) = custom.into_iter().partition(|p| p.cuts_sequences());
             let mut cutters = cutters.into_iter();
@@ -172,6 +232,9 @@ impl Pipeline {
                 .job_key("learner.connectors"));
             }
             let (mut pieces, rest) = default_pieces(learner, cutter);
+            let cutter = cutting.and_then(|at| numbers.remove(at));
+            numbers.splice(0..0, pieces.iter().map(|_| None));
+            numbers.extend(rest.iter().map(|piece| cutter.filter(|_| piece.cuts_sequences())));
             pieces.extend(custom);
             pieces.extend(rest);
             pieces
@@ -183,7 +246,7 @@ impl Pipeline {
                 .job_key("learner.connectors")
                 .hint("leave add_default_connectors_to_learner_pipeline at its default, or name the pieces"));
         }
-        Ok(Self { pieces, compat: learner.compat, obs_space: None })
+        Ok(Self { pieces, numbers, compat: learner.compat, obs_space: None })
     }
 
     /// Tells the pieces the space of the recorded observations.
@@ -229,10 +292,42 @@ impl Pipeline {
         out
     }
 
+    /// See [`Connector::surveys_each_part`].
+    #[must_use]
+    pub fn surveys_each_part(&self, piece: usize) -> bool {
+        self.pieces[piece].surveys_each_part()
+    }
+
+    /// An error of piece number `piece`, which names it.
+    pub fn named(&self, piece: usize, error: Error) -> Error {
+        let error = error.connector(piece, self.pieces[piece].name());
+        match self.numbers[piece] {
+            Some(number) => error.under_job_key(&format!("learner.connectors[{number}]")),
+            None => error,
+        }
+    }
+
+    /// What a piece's survey has found out, by the modules' names.
+    #[must_use]
+    pub fn statistics(&self, surveys: &Surveys, modules: &[ModulePlan]) -> Vec<ConnectorStatistics> {
+        let of = |(i, piece): (usize, &dyn Connector)| {
+            let all = modules.iter().enumerate().filter_map(|(m, module)| {
+                Some((module.name(), piece.statistics(surveys.get(i, m)?)?))
+            });
+            let modules: IndexMap<String, serde_json::Value> = all.collect();
+            let connector = piece.name().to_owned();
+            (!modules.is_empty()).then_some(ConnectorStatistics { index: i, connector, modules })
+        };
+        self.pieces().enumerate().filter_map(of).collect()
+    }
+
     /// Rows before a chunk's first step that pieces look at.
+    ///
+    /// A piece that looks at what an earlier one made of the look-back needs that made of whole look-back itself:
+    /// three stacked observations that hold the previous action need two rows, and the action before them.
     #[must_use]
     pub fn look_back(&self, module: &ModuleSettings) -> usize {
-        self.pieces.iter().map(|p| p.look_back(module)).max().unwrap_or(0)
+        self.pieces.iter().map(|p| p.look_back(module)).fold(0, usize::saturating_add)
     }
 
     /// Whether any piece looks at infos.
@@ -262,7 +357,7 @@ impl Pipeline {
             }
             piece
                 .layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch })
-                .map_err(|e| e.connector(i, piece.name()))?;
+                .map_err(|e| self.named(i, e))?;
         }
         if numbering == Numbering::None {
             bare_columns = 0; // all columns agree
@@ -310,7 +405,7 @@ impl Pipeline {
                 let cx = Context { survey, unit: number, ..self.context(&module.settings) };
                 piece
                     .apply(cx, &mut share.episodes, &mut share.batch, repairs)
-                    .map_err(|e| e.connector(i, piece.name()))?;
+                    .map_err(|e| self.named(i, e))?;
                 if piece.name() == BatchIndividualItems::NAME && module.layout.bare_columns > 0 {
                     reorder_bare_columns(module, &share.episodes, &mut share.batch);
                 }
@@ -338,7 +433,7 @@ impl Pipeline {
         unit: &mut [ModuleUnit],
         repairs: &mut Repairs,
     ) -> Result<()> {
-        state.apply(self.compat, unit, repairs).map_err(|e| e.connector(piece, self.pieces[piece].name()))
+        state.apply(self.compat, unit, repairs).map_err(|e| self.named(piece, e))
     }
 
     /// The surveys of piece number `piece`, one a module; `None` if it needs no pass of its own.
@@ -367,7 +462,7 @@ impl Pipeline {
             let cx = Context { unit: number, ..self.context(&modules[share.module].settings) };
             let finding = survey
                 .observe(cx, &share.episodes, &share.batch)
-                .map_err(|e| e.connector(piece, self.pieces[piece].name()))?;
+                .map_err(|e| self.named(piece, e))?;
             out.push((share.module, finding));
         }
         Ok(out)
@@ -460,6 +555,50 @@ mod tests {
         assert_eq!(seq_len(None), None);
         assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));
         assert_eq!(seq_len(Some(Spec { before: 1, ..Spec::sequences(3) })), None);
+    }
+
+    #[test]
+    fn discounts_are_told_and_filled_in() {
+        let learner = |value| serde_json::from_value::<Learner>(value).unwrap();
+        let marwil = learner(json!({ "algorithm": "MARWIL", "gamma": 0.9 }));
+        let full = resolved(&marwil);
+        assert_eq!((full.gamma, full.lambda_), (Some(0.9), Some(GeneralAdvantageEstimation::default().lambda_)));
+        assert!(without_effect(&marwil).is_empty());
+        let bc = learner(json!({ "algorithm": "BC", "gamma": 0.9, "lambda_": 1.0 }));
+        assert_eq!(resolved(&bc), bc);
+        assert_eq!(without_effect(&bc).len(), 2);
+        assert!(without_effect(&learner(json!({ "lambda_": 1.0 })))[0].starts_with("learner.lambda_ has no effect: the pipeline of no algorithm"));
+    }
+
+    /// An error of a piece names its place in the pipeline, and its key its place in the job.
+    #[test]
+    fn errors_say_which_piece_of_the_job() {
+        let key = |learner: serde_json::Value, piece: usize| {
+            let pipeline = Pipeline::new(&serde_json::from_value(learner).unwrap()).unwrap();
+            let error = pipeline.named(piece, Error::usage("wrong").job_key("columns.rewards"));
+            (error.place().connector.clone().unwrap().1, error.place().job_key.clone().unwrap())
+        };
+        let [cut, other] = ["OverlappingSequences", "ActionChunking"].map(|n| json!({ "type": n }));
+        let learner = json!({ "algorithm": "MARWIL", "connectors": [cut, other] });
+        let of = |name: &str, key: &str| (name.to_owned(), key.to_owned());
+        assert_eq!(key(learner.clone(), 0), of("AddOneTsToEpisodesAndTruncate", "columns.rewards"));
+        assert_eq!(key(learner.clone(), 1), of("ActionChunking", "learner.connectors[1].columns.rewards"));
+        assert_eq!(key(learner.clone(), 5), of("OverlappingSequences", "learner.connectors[0].columns.rewards"));
+        assert_eq!(key(learner, 6), of("AddStatesFromEpisodesToBatch", "columns.rewards"));
+        let error = Error::usage("wrong").job_key("rl_module.initial_state").under_job_key("learner.connectors[0]");
+        assert_eq!(error.place().job_key.as_deref(), Some("rl_module.initial_state"));
+    }
+
+    #[test]
+    fn look_backs_add_up() {
+        let look_back = |connectors: serde_json::Value| {
+            let learner = json!({ "connectors": connectors });
+            Pipeline::new(&serde_json::from_value(learner).unwrap()).unwrap().look_back(&ModuleSettings::default())
+        };
+        let previous = json!({ "type": "PrevActionsPrevRewards", "n_prev_actions": 2 });
+        let frames = json!({ "type": "StackObservations", "num_frames": 4 });
+        assert_eq!(look_back(json!([frames])), 3);
+        assert_eq!(look_back(json!([previous, frames])), 5);
     }
 
     fn names(learner: serde_json::Value) -> Result<Vec<&'static str>> {

@@ -7,7 +7,7 @@ use crate::column::DEFAULT_MODULE_ID;
 use crate::episode::EpisodeLayout;
 use crate::error::Result;
 use crate::job::{Job, check_supported};
-use crate::pipeline::{ModulePlan, Pipeline};
+use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::sink::folder_name;
 use crate::source::recognise;
 use crate::tensor::TensorType;
@@ -50,12 +50,13 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let episodes = source.peek()?;
     crate::run::choose::check(job, &episodes)?;
     let modules = modules(job, &pipeline, &episodes)?;
-    if job.output.split.is_some() {
-        crate::run::split::check(&pipeline, &modules)?;
-    }
     let mut problems = source.notes().to_vec();
     if !job.multi_agent.agent_to_module.is_empty() {
-        problems.push("several agents: which modules get rows, and which columns each has, the rows decide".to_owned());
+        problems.push("several agents: which modules get rows, which columns each has and of which shapes, the rows decide".to_owned());
+    }
+    problems.extend(pipeline::without_effect(&job.learner));
+    if pipeline.reads_infos() {
+        problems.push("infos: which have a mask because steps lack them, and which are left out, the rows decide".to_owned());
     }
     let column = |name: &str, ty: &TensorType| (name.to_owned(), ty.to_string());
     let parts: Vec<Option<&String>> = match &job.output.split {

@@ -27,6 +27,7 @@ pub(super) const RETURNS_TO_GO: &str = "returns_to_go";
 #[serde(deny_unknown_fields)]
 pub struct ComputeReturnsToGo {
     /// Discount a step, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
 }
 

@@ -43,6 +43,7 @@ pub struct EuclidianDistanceBasedCuriosity {
     /// Weight of the intrinsic reward.
     pub intrinsic_reward_coeff: f64,
     /// How many observations are remembered, at least 1: one an episode, the oldest one goes first.
+    #[schemars(range(min = 1))]
     pub max_buffer_size: usize,
 }
 

@@ -32,6 +32,7 @@ use crate::job::{Compat, ModuleSettings};
 #[serde(deny_unknown_fields, default)]
 pub struct FrameStacking {
     /// How many frames make one observation, at least 1.
+    #[schemars(range(min = 1, max = 65_536))]
     pub num_frames: usize,
     /// RLlib's argument; without effect, as recorded data say which agents there are.
     pub multi_agent: bool,

@@ -40,8 +40,10 @@ const REAL_STEPS: &str = "advantages_standardised_over_real_steps";
 #[serde(deny_unknown_fields)]
 pub struct GeneralAdvantageEstimation {
     /// Discount a step, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
     /// Weight of longer estimates against the value predictions, from 0 to 1.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub lambda_: f64,
     /// The column of value predictions.
     #[serde(default = "vf_preds")]
@@ -253,6 +255,11 @@ impl Connector for GeneralAdvantageEstimation {
             plan.batch.push(name, TensorType::new(DType::Float32, shape.as_slice()), rows);
         }
         Ok(())
+    }
+
+    /// Advantages are standardised over a train batch, which is a part.
+    fn surveys_each_part(&self) -> bool {
+        true
     }
 
     fn survey(&self, cx: Context<'_>) -> Option<Box<dyn Survey>> {

@@ -35,6 +35,9 @@ use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 /// Discrete and multi-discrete observations are left as they are. Which integers are discrete is not recorded:
 /// integers of less than two dimensions need `input_observation_space`, or the job's `input.spaces.obs`. Booleans are left as they are.
 ///
+/// The manifest's `statistics` hold counts, means and standard deviations of each column, for normalising what is
+/// observed later. With `output.split` they are those of the part `train` (or of the first one), for all parts.
+///
 /// As RLlib's `connectors/env_to_module/mean_std_filter.py` and `utils/filter.py`, with these differences: RLlib's
 /// statistics run along with the data, these are final before the first row is normalised; RLlib divides by n - 1
 /// (`ddof = 1`), recorded data are normalised by n in D4RL's users (CORL's `compute_mean_std`); RLlib casts
@@ -109,6 +112,7 @@ impl Piece for MeanStdFilter {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ColumnFilter {
     /// The agent, where each has statistics of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<Arc<str>>,
     /// The observation leaf.
     pub column: Arc<str>,
@@ -312,13 +316,24 @@ impl Connector for MeanStdFilter {
         Some(Box::new(Pass { piece: self.clone(), sums: Mutex::new(Vec::new()) }))
     }
 
+    fn statistics(&self, survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {
+        serde_json::to_value(Self::statistics(survey)?).ok()
+    }
+
     fn apply(&self, cx: Context<'_>, episodes: &mut EpisodeBatch, _: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
         let filters = cx.survey.and_then(Self::statistics).ok_or_else(|| Error::internal("no survey"))?;
         for name in self.leaves(cx, &episodes.steps)? {
             let of = |i: usize| {
                 let owner = self.owner(episodes, i);
                 let found = filters.iter().find(|f| f.column == name && f.agent == owner);
-                found.ok_or_else(|| Error::internal("a column that no survey saw"))
+                found.ok_or_else(|| {
+                    // Only where the statistics are those of another part of the data set.
+                    let owner = owner.map_or_else(String::new, |agent| format!(" of agent {agent:?}"));
+                    Error::data(format!("found no observation{owner} in the part that the statistics are taken from"))
+                        .episode(episodes.chunks[i].id.to_string())
+                        .column(&*name)
+                        .job_key("output.split")
+                })
             };
             let n = episodes.len();
             let column = |columns: &Columns| columns.get(&name).cloned();

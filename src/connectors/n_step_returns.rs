@@ -42,6 +42,7 @@ pub struct NStepReturns {
     #[schemars(range(min = 1))]
     pub n_step: usize,
     /// Discount a step, from 0 to 1: the algorithm's.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub gamma: f64,
 }
 

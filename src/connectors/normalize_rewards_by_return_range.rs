@@ -29,6 +29,9 @@ use crate::tensor::DType;
 /// return is not known, but their rewards are normalised, too; `AddOneTsToEpisodesAndTruncate` leaves none open. Written into the episodes, so that every later piece
 /// sees it. Computed in float64 and rounded once: float rewards keep their dtype, integers and booleans become float64.
 ///
+/// The manifest's `statistics` hold the number of episodes and the least and greatest return. With `output.split` they
+/// are those of the part `train` (or of the first one), for all parts.
+///
 /// The convention of IQL for D4RL's locomotion tasks: `modify_reward` and `return_reward_range` in CORL. Those have
 /// no time-outs and cut after `max_episode_steps` steps in place of them; here an episode ends where its flags say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -70,7 +73,7 @@ struct Part {
 }
 
 /// The least and the greatest return.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct ReturnRange {
     /// Episodes that ended.
     pub episodes: u64,
@@ -198,6 +201,10 @@ impl Connector for NormalizeRewardsByReturnRange {
 
     fn survey(&self, _: Context<'_>) -> Option<Box<dyn Survey>> {
         Some(Box::<Pass>::default())
+    }
+
+    fn statistics(&self, survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {
+        serde_json::to_value(Self::range(survey)?).ok()
     }
 
     fn apply(

@@ -37,6 +37,7 @@ const MOST_FRAMES: usize = 65_536;
 #[serde(deny_unknown_fields, default)]
 pub struct StackObservations {
     /// How many observations make one, at least 1.
+    #[schemars(range(min = 1, max = 65_536))]
     pub num_frames: usize,
 }
 

@@ -373,6 +373,9 @@ pub struct Output {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shuffle: Option<Shuffle>,
     /// Parts and their fractions, which sum to 1: `{ train = 0.9, val = 0.1 }`. By episode, never through one.
+    ///
+    /// Pieces that go by statistics of the data set (`MeanStdFilter`) take those of the part `train`, or of the first one
+    /// where none is called so, for all parts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub split: Option<IndexMap<String, f64>>,
 }

@@ -51,8 +51,12 @@ fn offer(layout: &EpisodeLayout, int_ids: bool, agents: bool) -> Offer {
 /// If no recording with such columns fits it.
 pub(crate) fn check(job: &Job, layout: &EpisodeLayout) -> Result<()> {
     let Some(text) = &job.input.where_ else { return Ok(()) };
-    let with = |int_ids| sql::predicate(text, &offer(layout, int_ids, true)).map(|_| ());
-    with(false).or_else(|error| with(true).map_err(|_| error)).map_err(placed)
+    let with = |int_ids, agents| sql::predicate(text, &offer(layout, int_ids, agents)).map(|_| ());
+    // What is told is what holds for all recordings: that there are agents is the exception.
+    let any = [(false, true), (true, true), (true, false)].into_iter();
+    with(false, false)
+        .or_else(|error| if any.clone().any(|(ids, agents)| with(ids, agents).is_ok()) { Ok(()) } else { Err(error) })
+        .map_err(placed)
 }
 
 fn placed(error: Error) -> Error {
@@ -78,13 +82,35 @@ pub(super) fn keep(index: &mut Index, text: &str, returns: Option<&[f64]>) -> Re
     let table = table(index, &rows, count, returns);
     let chosen = sql::choose(&table, text).map_err(placed)?;
     if count > 0 && !chosen.contains(&true) {
-        return Err(placed(Error::data(format!("the predicate `{text}` leaves none of {count} episodes")))
-            .hint("the columns of the predicate are eps_id, episode_return, episode_length, terminated, truncated and t_started"));
+        let error = Error::data(format!("the predicate `{text}` leaves none of {count} episodes"));
+        return Err(placed(error).hint(summary(&table)));
     }
     let mut row = rows.iter();
     index.entries.retain(|_| row.next().is_some_and(|r| chosen[*r]));
     index::number(&mut index.entries)?;
     Ok((before - index.entries.len()) as u64)
+}
+
+/// What the numbers of the table are, for who asked for others.
+fn summary(table: &EpisodeTable) -> String {
+    let mut out = Vec::new();
+    for (name, values) in &table.columns {
+        let Values::Numbers(column) = values else { continue };
+        if column.ty().dtype == DType::Bool {
+            let yes = column.bytes().iter().filter(|b| **b != 0).count();
+            out.push(format!("{name} is true for {yes} of {}", table.rows));
+        } else if *name != EPS_ID
+            && let Ok(numbers) = column.cast(DType::Float64)
+        {
+            let mut sorted = numbers.values::<f64>().to_vec();
+            sorted.sort_by(f64::total_cmp);
+            if let (Some(min), Some(max)) = (sorted.first(), sorted.last()) {
+                let median = sorted[(sorted.len() - 1) / 2];
+                out.push(format!("{name} is {min} to {max}, its median {median}"));
+            }
+        }
+    }
+    format!("of all episodes, {}", out.join("; "))
 }
 
 /// For each entry, its row of the table. Rows are numbered in order of first appearance.
@@ -227,6 +253,9 @@ mod tests {
         }
         let error = keep(&mut index(), "episode_length > 9", None).unwrap_err();
         assert_eq!(error.place().job_key.as_deref(), Some("input.where"));
+        let hint = "of all episodes, episode_length is 1 to 5, its median 2; terminated is true for 1 of 3; truncated is \
+                    true for 0 of 3; t_started is 0 to 0, its median 0";
+        assert_eq!(error.hint_text(), Some(hint));
         assert_eq!(keep(&mut Index::default(), "episode_length > 9", None).unwrap(), 0);
     }
 }

@@ -8,7 +8,7 @@ mod provenance;
 mod reader;
 mod record;
 mod schedule;
-pub(crate) mod split;
+mod split;
 mod units;
 
 use std::collections::HashMap;
@@ -34,7 +34,7 @@ use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::job::{Compat, Job, check_supported};
 use crate::manifest::{InputFile, ModuleRecord, RunRecord};
-use crate::pipeline::{ModulePlan, Pipeline, Surveys};
+use crate::pipeline::{self, ModulePlan, Pipeline, Surveys};
 use crate::progress::{Progress, Totals};
 use crate::sink::OutputDir;
 use crate::source::index::Index;
@@ -116,6 +116,7 @@ pub fn convert_with(
 
     let modules = plan_modules(job, &pipeline, &index)?;
     index.notes.extend(unused_modules(job, &index));
+    index.notes.extend(pipeline::without_effect(&job.learner));
     let read_bytes = options
         .memory_limit
         .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
@@ -136,9 +137,14 @@ pub fn convert_with(
         keys::order(&mut index.entries, Pipeline::keys(&first.layout, index.multi_agent), &seq_len)?;
     }
 
-    let modules = match &job.output.split {
-        Some(parts) => split::split(parts, &pipeline, &modules, &mut index)?,
-        None => modules,
+    let (modules, basis) = match &job.output.split {
+        Some(parts) => {
+            let modules = split::split(parts, &modules, &mut index)?;
+            index.notes.extend(split::empty_parts(parts, &index, &modules));
+            let basis = split::Basis::new(parts, &pipeline, &index, &modules)?;
+            (modules, Some(basis))
+        }
+        None => (modules, None),
     };
 
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
@@ -164,7 +170,10 @@ pub fn convert_with(
     // A pass of its own for each piece that must know the whole data set before it can start.
     let mut surveys = Surveys::default();
     for piece in 0..pipeline.len() {
-        let Some(own) = pipeline.surveys(piece, &modules) else { continue };
+        let Some(mut own) = pipeline.surveys(piece, &modules) else { continue };
+        if let Some(basis) = &basis {
+            basis.keep_its_own(&pipeline, piece, &mut own);
+        }
         let survey = Survey { piece, own: &own };
         let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Survey(survey));
         let mut findings = Findings(Vec::new());
@@ -172,12 +181,14 @@ pub fn convert_with(
         let mut own = own;
         for (module, finding) in findings.0 {
             if let Some(survey) = &mut own[module] {
-                survey.merge(finding)?;
+                survey.merge(finding).map_err(|e| pipeline.named(piece, e))?;
             }
         }
-        let results =
-            own.into_iter().map(|s| s.map(crate::connector::Survey::finish).transpose()).collect::<Result<_>>()?;
-        surveys.set(piece, results);
+        let results = own.into_iter().map(|s| s.map(crate::connector::Survey::finish).transpose());
+        surveys.set(piece, results.collect::<Result<_>>().map_err(|e| pipeline.named(piece, e))?);
+        if let Some(basis) = &basis {
+            basis.share(&pipeline, piece, &mut surveys);
+        }
     }
 
     let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Convert);
@@ -194,6 +205,7 @@ pub fn convert_with(
         .collect::<Result<Vec<_>>>()?;
     let mut manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
     manifest.counts.filtered_out = filtered_out;
+    manifest.connector_statistics = pipeline.statistics(&surveys, &modules);
     let seconds = started.elapsed().as_secs_f64();
     let report = Report { episode_ids: index.episode_ids, ..report(job, &manifest, input_bytes, seconds) };
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };

@@ -6,7 +6,7 @@ use serde::Serialize;
 use super::pass::Found;
 use crate::job::Job;
 use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, resolved};
 use crate::sink::combine;
 use crate::source::Source;
 use crate::source::index::Index;
@@ -113,8 +113,9 @@ pub(super) fn manifest(
     Manifest {
         format_version: FORMAT_VERSION,
         gristmill: env!("CARGO_PKG_VERSION").to_owned(),
-        job: job.to_portable_json(),
+        job: Job { learner: resolved(&job.learner), ..job.clone() }.to_portable_json(),
         pipeline: pipeline.described(),
+        connector_statistics: Vec::new(),
         input: InputRecord { layout: source.recognised().to_owned(), files },
         counts,
         repairs: found.repairs.sorted().into_iter().map(|(n, rows)| (n.to_owned(), rows)).collect(),

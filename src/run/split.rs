@@ -11,10 +11,9 @@
 
 use indexmap::IndexMap;
 
-use crate::connector::Piece;
-use crate::connectors::GeneralAdvantageEstimation;
+use crate::connector::Survey;
 use crate::error::{Error, Result};
-use crate::pipeline::{ModulePlan, Pipeline};
+use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::source::index::Index;
 
 /// The part of an episode: a position in `parts`.
@@ -34,34 +33,87 @@ fn part_of(id: &str, parts: &IndexMap<String, f64>) -> usize {
         .unwrap_or(parts.len() - 1)
 }
 
-/// Refuses pieces whose statistics would be taken over each part by itself.
+/// The part whose statistics all parts go by: `train`, or the first one where none is called so.
+#[must_use]
+pub(crate) fn basis(parts: &IndexMap<String, f64>) -> &str {
+    const TRAIN: &str = "train";
+    if parts.contains_key(TRAIN) { TRAIN } else { parts.keys().next().map_or(TRAIN, String::as_str) }
+}
+
+/// For each module of each part, the same module of the part whose statistics it goes by.
 ///
-/// # Errors
-/// If there is such a piece.
-pub(crate) fn check(pipeline: &Pipeline, modules: &[ModulePlan]) -> Result<()> {
-    for (i, piece) in pipeline.pieces().enumerate() {
-        // Advantages are standardised over a train batch, which is a part; other statistics are the data set's.
-        if pipeline.surveys(i, modules).is_some() && piece.name() != GeneralAdvantageEstimation::NAME {
-            return Err(Error::usage("statistics of the whole data set together with output.split are not built yet")
-                .connector(i, piece.name())
-                .job_key("output.split")
-                .hint("convert the parts by themselves"));
+/// What is learned from the training part is applied to all parts: statistics that had seen the other parts' episodes
+/// would tell a model about the very data that it is tested on, and an agent in use has the training part's alone.
+#[derive(Debug)]
+pub(super) struct Basis {
+    of: Vec<usize>,
+}
+
+impl Basis {
+    /// # Errors
+    /// If a module has steps in another part and none in that one.
+    pub fn new(parts: &IndexMap<String, f64>, pipeline: &Pipeline, index: &Index, modules: &[ModulePlan]) -> Result<Self> {
+        let basis = basis(parts);
+        let mut steps = vec![0_u64; modules.len()];
+        for entry in &index.entries {
+            steps[entry.module as usize] += entry.steps;
+        }
+        let own = |m: &ModulePlan| modules.iter().position(|b| b.id == m.id && b.part.as_deref() == Some(basis));
+        let of: Vec<usize> = modules.iter().enumerate().map(|(i, m)| own(m).unwrap_or(i)).collect();
+        let taken = |i: usize| !pipeline.surveys_each_part(i) && pipeline.surveys(i, modules).is_some();
+        if let Some(piece) = (0..pipeline.len()).find(|&i| taken(i))
+            && let Some(m) = (0..modules.len()).find(|&m| steps[m] > 0 && steps[of[m]] == 0)
+        {
+            let what = format!(
+                "the part {basis:?} has no step of module {:?}, so it gives no statistics for the part {:?}",
+                modules[m].id,
+                modules[m].part.as_deref().unwrap_or_default()
+            );
+            let error = Error::data(what).job_key("output.split");
+            return Err(pipeline.named(piece, error).hint("give it a larger fraction, or convert the parts by themselves"));
+        }
+        Ok(Self { of })
+    }
+
+    /// Leaves the surveys of the other parts out.
+    pub fn keep_its_own(&self, pipeline: &Pipeline, piece: usize, surveys: &mut [Option<Box<dyn Survey>>]) {
+        for (m, survey) in surveys.iter_mut().enumerate() {
+            if !pipeline.surveys_each_part(piece) && self.of[m] != m {
+                *survey = None;
+            }
         }
     }
-    Ok(())
+
+    /// Lets the other parts go by what was found.
+    pub fn share(&self, pipeline: &Pipeline, piece: usize, surveys: &mut Surveys) {
+        for (m, &of) in self.of.iter().enumerate() {
+            if !pipeline.surveys_each_part(piece) && of != m {
+                surveys.share(piece, of, m);
+            }
+        }
+    }
+}
+
+/// A note for each part that no episode falls into.
+pub(super) fn empty_parts(parts: &IndexMap<String, f64>, index: &Index, modules: &[ModulePlan]) -> Vec<String> {
+    let has_steps = |part: &String| {
+        index.entries.iter().any(|e| e.steps > 0 && modules[e.module as usize].part.as_ref() == Some(part))
+    };
+    let note = |part: &String| {
+        format!("the part {part:?} of output.split has no rows: none of the {} episodes falls into it", index.entries.len())
+    };
+    parts.keys().filter(|part| !has_steps(part)).map(note).collect()
 }
 
 /// Makes a module of every part of every module, and sends each episode to its part's.
 ///
 /// # Errors
-/// If a piece's statistics would be taken over each part by itself.
+/// If there are more modules than can be numbered.
 pub(super) fn split(
     parts: &IndexMap<String, f64>,
-    pipeline: &Pipeline,
     modules: &[ModulePlan],
     index: &mut Index,
 ) -> Result<Vec<ModulePlan>> {
-    check(pipeline, modules)?;
     let count = u32::try_from(modules.len()).map_err(|_| Error::usage("found more modules than there can be"))?;
     for entry in &mut index.entries {
         let part = u32::try_from(part_of(&entry.id.to_string(), parts)).unwrap_or(0);

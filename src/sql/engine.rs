@@ -506,7 +506,7 @@ fn not_sql(error: &PolarsError) -> Error {
     if text.contains("cannot parse literal") {
         return out.hint("a number with an exponent needs a decimal point: 1.0e-3; integers end at 2^63 - 1");
     }
-    out.hint("one expression of Polars SQL is expected, such as rewards / 10.0")
+    out.hint("one expression of Polars SQL is expected: columns, numbers, operators and functions, and no statement")
 }
 
 fn wrong_types(error: &PolarsError) -> Error {

@@ -50,6 +50,8 @@ fn episodes(lengths: &[usize], obs: &Observations) -> EpisodeBatch {
         ("rewards", scalar(DType::Float64)),
         ("vf_preds", scalar(DType::Float32)),
         ("state_out/h", TensorType::new(DType::Float32, [2])),
+        ("infos/lives", scalar(DType::Int64)),
+        ("infos/_lives", scalar(DType::Bool)),
     ];
     let types: Vec<(&str, TensorType)> = obs.iter().cloned().chain(extras).collect();
     let look_back = |i: usize| if i == 1 { 3 } else { 0 };

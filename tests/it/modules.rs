@@ -124,7 +124,8 @@ fn files_of_one_module_each_keep_their_types() {
     let all = batch(walker_and_scout());
     let (walker, scout) = (take(&all, &[0, 2, 4, 6]), take(&all, &[1, 3, 5, 7]));
     let own = |rows: &RecordBatch, name: &'static str, obs: ArrayRef| {
-        let columns = rows.schema().fields().iter().zip(rows.columns()).filter_map(|(f, a)| {
+        let schema = rows.schema();
+        let columns = schema.fields().iter().zip(rows.columns()).filter_map(|(f, a)| {
             let known = ["eps_id", "agent_id", "module_id", "t", "rewards", "terminateds"];
             known.into_iter().find(|n| *n == f.name()).map(|n| (n, Arc::clone(a)))
         });

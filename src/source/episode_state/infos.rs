@@ -20,7 +20,7 @@ use crate::tensor::{DType, TensorBuilder, TensorType};
 
 /// Dicts inside dicts that are looked into.
 const MAX_DEPTH: usize = 16;
-/// Keys of a whole recording. A key of its own in every episode would otherwise be a column a episode.
+/// Keys of a whole recording. A key of its own in every episode would otherwise be a column an episode.
 const MAX_KEYS: usize = 1 << 10;
 
 /// What stands under a key.

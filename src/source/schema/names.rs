@@ -3,6 +3,7 @@
 use arrow::datatypes::{FieldRef, Fields};
 use indexmap::IndexMap;
 
+use super::NEEDED;
 use crate::column;
 use crate::error::{Error, Result, closest};
 use crate::source::file::InputFile;
@@ -62,6 +63,18 @@ pub(super) fn canonical(
                 Some(near) => e.hint(format!("did you mean {near:?}?")),
                 None => e,
             }));
+        }
+    }
+    for (ours, theirs) in rename {
+        let taken = NEEDED.contains(&theirs.as_str()) && !NEEDED.contains(&ours.as_str());
+        if taken && !rename.contains_key(theirs) {
+            let e = Error::usage(format!(
+                "`[input] columns` maps {ours} to {theirs:?}, so that no column is left to be {theirs}, which is needed"
+            ));
+            return Err(place(e.hint(format!(
+                "gristmill's name stands first, and {theirs} has its name already: leave {ours} out, or name another \
+                 column: `columns = {{ {theirs} = \"...\" }}`"
+            ))));
         }
     }
     let mut out: Vec<Named> = Vec::with_capacity(fields.len());

@@ -1,6 +1,7 @@
 //! `gristmill connectors`
 
 use std::fmt::Write as _;
+use std::io::IsTerminal as _;
 
 use gristmill::connectors::{Entry, all};
 use gristmill::error::{Error, closest};
@@ -15,11 +16,42 @@ pub fn run(args: &ConnectorsArgs) -> Result<(), Failure> {
     let text = match &args.name {
         None => listed(all()),
         Some(name) => match all().iter().find(|entry| entry.name == name) {
+            // The documentation is Markdown: as it is for a file or a pipe, and plain for who reads it here.
+            Some(entry) if std::io::stdout().is_terminal() => plain(&described(entry)),
             Some(entry) => described(entry),
             None => return Err(unknown(name, all()).into()),
         },
     };
     report::print(&text)
+}
+
+/// Markdown as plain text: figures are indented instead of fenced, tables have even columns, code has no marks.
+fn plain(markdown: &str) -> String {
+    let (mut out, mut in_figure) = (String::new(), false);
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for line in markdown.lines().chain([""]) {
+        if let Some(row) = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|')).filter(|_| !in_figure) {
+            let cells: Vec<String> = row.split('|').map(|cell| cell.trim().replace('`', "")).collect();
+            if !cells.iter().all(|cell| !cell.is_empty() && cell.chars().all(|c| matches!(c, '-' | ':'))) {
+                rows.push(cells);
+            }
+            continue;
+        }
+        for cells in &rows {
+            let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max();
+            let padded = cells.iter().enumerate().map(|(i, cell)| format!("{cell:<w$}", w = width(i).unwrap_or(0)));
+            let _ = writeln!(out, "    {}", padded.collect::<Vec<_>>().join("  ").trim_end());
+        }
+        rows.clear();
+        if line.trim_start().starts_with("```") {
+            in_figure = !in_figure;
+        } else if in_figure {
+            let _ = writeln!(out, "{}", format!("    {line}").trim_end());
+        } else {
+            let _ = writeln!(out, "{}", line.replace('`', ""));
+        }
+    }
+    format!("{}\n", out.trim_end())
 }
 
 fn unknown(name: &str, entries: &[Entry]) -> Error {
@@ -110,6 +142,12 @@ mod tests {
         example: || json!({}),
         build: |_| Err(String::new()),
     };
+
+    #[test]
+    fn markdown_is_plain_on_a_terminal() {
+        let text = "Adds `obs`.\n\n```text\na `b`\n\n| c |\n```\n\n| from | to |\n|---|---|\n| `x` | yy |\n\nEnd.\n";
+        assert_eq!(plain(text), "Adds obs.\n\n    a `b`\n\n    | c |\n\n    from  to\n    x     yy\n\nEnd.\n");
+    }
 
     #[test]
     fn a_connector_is_described_by_its_schema() {
