@@ -238,6 +238,7 @@ mod tests {
             gristmill: "0.1.0".into(),
             job: json!({ "version": 1, "z": 0.1, "a": 1 }),
             pipeline: vec![json!({ "type": "BatchIndividualItems", "multi_agent": false })],
+            connector_statistics: Vec::new(),
             input: InputRecord {
                 layout: "steps".into(),
                 files: vec![InputFile { name: "in/a.parquet".into(), bytes: 1, digest: "blake3:00".into(), rows: 2 }],

@@ -139,3 +139,45 @@ fn one_more_step_takes_the_infos_of_the_row_behind_the_last() {
     work.manifest_of(&work.convert_job(&job, &[]));
     assert_eq!(shown(&read_shards(&work.path().join("out/default_policy")), "infos/lives"), "3 2 1");
 }
+
+/// RLlib's own items, an episode in two chunks. RLlib's piece hands on `infos[0..L]` of each.
+fn items() -> Work {
+    let item = |name: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/source/testdata").join(name);
+        std::fs::read(path).expect("an item")
+    };
+    let items = [item("infos_0.msgpack"), item("infos_1.msgpack")];
+    Work::of(vec![("item", crate::support::binaries(&[&items[0], &items[1]]))])
+}
+
+#[test]
+fn items_have_infos() {
+    let work = items();
+    let manifest = work.manifest_of(&work.convert_job(JOB, &[]));
+    let rows = work.rows();
+    let schema = rows.schema();
+    let names: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).filter(|n| n.starts_with("infos")).collect();
+    assert_eq!(names, ["infos/hit", "infos/_hit", "infos/in/list", "infos/lives", "infos/pos"]);
+    assert_eq!(shown(&rows, "infos/lives"), "3 3 2 2 1");
+    assert_eq!(shown(&rows, "infos/hit"), "0.0 0.5 0.0 1.5 0.0");
+    assert_eq!(shown(&rows, "infos/_hit"), "false true false true false");
+    assert_eq!(shown(&rows, "infos/pos"), "[0.0, -0.0] [1.0, -1.0] [2.0, -2.0] [3.0, -3.0] [4.0, -4.0]");
+    assert_eq!(shown(&rows, "infos/in/list"), "[0, 1] [1, 2] [2, 3] [3, 4] [4, 5]");
+    let notes = manifest["notes"].to_string();
+    assert!(notes.contains("`infos/who` is left out of the infos: found text"), "{notes}");
+}
+
+/// One more step of each chunk has the infos behind its last one; burn-in reaches back into those of the chunk before.
+#[test]
+fn items_have_infos_behind_and_before_their_steps() {
+    let work = items();
+    let one_more = format!("[[learner.connectors]]\ntype = \"AddOneTsToEpisodesAndTruncate\"\n{JOB}");
+    work.manifest_of(&work.convert_job(&one_more, &[]));
+    assert_eq!(shown(&work.rows(), "infos/lives"), "3 3 2 2 2 1 1");
+
+    let burn_in = format!("{JOB}[[learner.connectors]]\ntype = \"OverlappingSequences\"\nburn_in = 2\nlength = 3\n");
+    work.manifest_of(&work.convert_job(&burn_in, &["--overwrite"]));
+    let rows = work.rows();
+    assert_eq!(shown(&rows, "infos/lives"), "[3, 3, 2, 0, 0] [3, 2, 2, 1, 0]");
+    assert_eq!(shown(&rows, "infos/_hit").matches("true").count(), 3);
+}

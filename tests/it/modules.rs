@@ -115,7 +115,7 @@ fn structs_with_nulls_are_read_as_each_module_has_them() {
     let obs = StructArray::new(fields.into(), vec![Arc::clone(parts.column(0)), map], None::<NullBuffer>);
     let work = Work::of(with(columns, "obs", Arc::new(obs)));
     let told = work.refused(1, &work.convert_job("", &[]));
-    contains(&told, &["obs/map", "module \"walker\"", "row 4", "episode e", "hint: "]);
+    contains(&told, &["obs/map", "module \"walker\"", "row 4", "episode \"e\"", "hint: "]);
 }
 
 /// One file a module, each with its own fixed-size lists and dtypes.
@@ -159,7 +159,7 @@ fn a_row_of_another_shape_is_refused_by_name() {
     columns.retain(|(n, _)| *n != "new_obs");
     let work = Work::of(columns.clone());
     let told = work.refused(1, &work.convert_job("", &[]));
-    contains(&told, &["found float32[2], expected float32[4]", "module \"walker\"", "row 4", "episode e", "column obs"]);
+    contains(&told, &["found float32[2], expected float32[4]", "module \"walker\"", "row 4", "episode \"e\"", "column obs"]);
     rows[4] = Some(vec![0.0; 3]);
     let work = Work::of(with(columns.clone(), "obs", lists(&rows)));
     let told = work.refused(1, &work.convert_job("", &[]));

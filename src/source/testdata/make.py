@@ -67,6 +67,24 @@ def tuples():
     return e
 
 
+def infos():
+    """An episode as two chunks, with infos that are numbers, numbers now and then, arrays, lists and text."""
+    def told(i):
+        hit = {"hit": 0.5 * i} if i % 2 else {}
+        return {"lives": 3 - i // 2, **hit, "pos": np.array([i, -i], "float32"), "in": {"list": [i, i + 1]}, "who": "me"}
+
+    def go(e, start, stop):
+        for i in range(start, stop):
+            e.add_env_step(np.array([i + 1], "float32"), 0, 1.0, infos=told(i + 1), terminated=i == 4)
+
+    e = SingleAgentEpisode(id_="infos")
+    e.add_env_reset(np.array([0], "float32"), infos=told(0))
+    go(e, 0, 3)
+    chunk = e.cut(len_lookback_buffer=1)
+    go(chunk, 3, 5)
+    return e, chunk
+
+
 def mixed():
     """Rows of different dtypes at one leaf."""
     e = SingleAgentEpisode(id_="mixed")
@@ -96,3 +114,5 @@ write("mixed", mixed())
 write("mixed_finalized", mixed().to_numpy())
 write("empty", empty())
 write("empty_finalized", empty().to_numpy())
+for number, chunk in enumerate(infos()):
+    write(f"infos_{number}", chunk)
