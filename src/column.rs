@@ -58,9 +58,8 @@ pub fn rebase(name: &str, new_root: &str) -> String {
 /// environments name it: `infos/episode/_r` for `infos/episode/r`. Where that is taken, it has one more `_`.
 #[must_use]
 pub fn masks_of(infos: &[&str]) -> Vec<String> {
-    let behind = |name: &str| {
-        name.rsplit_once('/').map_or_else(|| format!("_{name}"), |(above, key)| format!("{above}/_{key}"))
-    };
+    let behind =
+        |name: &str| name.rsplit_once('/').map_or_else(|| format!("_{name}"), |(above, key)| format!("{above}/_{key}"));
     let mut out: Vec<String> = Vec::with_capacity(infos.len());
     for info in infos {
         let mut mask = behind(info);

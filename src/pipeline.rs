@@ -299,6 +299,7 @@ impl Pipeline {
     }
 
     /// An error of piece number `piece`, which names it.
+    #[must_use]
     pub fn named(&self, piece: usize, error: Error) -> Error {
         let error = error.connector(piece, self.pieces[piece].name());
         match self.numbers[piece] {
@@ -311,9 +312,10 @@ impl Pipeline {
     #[must_use]
     pub fn statistics(&self, surveys: &Surveys, modules: &[ModulePlan]) -> Vec<ConnectorStatistics> {
         let of = |(i, piece): (usize, &dyn Connector)| {
-            let all = modules.iter().enumerate().filter_map(|(m, module)| {
-                Some((module.name(), piece.statistics(surveys.get(i, m)?)?))
-            });
+            let all = modules
+                .iter()
+                .enumerate()
+                .filter_map(|(m, module)| Some((module.name(), piece.statistics(surveys.get(i, m)?)?)));
             let modules: IndexMap<String, serde_json::Value> = all.collect();
             let connector = piece.name().to_owned();
             (!modules.is_empty()).then_some(ConnectorStatistics { index: i, connector, modules })
@@ -355,9 +357,7 @@ impl Pipeline {
                 numbering = piece.numbering();
                 bare_columns = batch.columns.len();
             }
-            piece
-                .layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch })
-                .map_err(|e| self.named(i, e))?;
+            piece.layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch }).map_err(|e| self.named(i, e))?;
         }
         if numbering == Numbering::None {
             bare_columns = 0; // all columns agree
@@ -403,9 +403,7 @@ impl Pipeline {
                 let piece = &self.pieces[i];
                 let survey = surveys.get(i, share.module);
                 let cx = Context { survey, unit: number, ..self.context(&module.settings) };
-                piece
-                    .apply(cx, &mut share.episodes, &mut share.batch, repairs)
-                    .map_err(|e| self.named(i, e))?;
+                piece.apply(cx, &mut share.episodes, &mut share.batch, repairs).map_err(|e| self.named(i, e))?;
                 if piece.name() == BatchIndividualItems::NAME && module.layout.bare_columns > 0 {
                     reorder_bare_columns(module, &share.episodes, &mut share.batch);
                 }
@@ -460,9 +458,7 @@ impl Pipeline {
         for share in unit {
             let Some(survey) = &surveys[share.module] else { continue };
             let cx = Context { unit: number, ..self.context(&modules[share.module].settings) };
-            let finding = survey
-                .observe(cx, &share.episodes, &share.batch)
-                .map_err(|e| self.named(piece, e))?;
+            let finding = survey.observe(cx, &share.episodes, &share.batch).map_err(|e| self.named(piece, e))?;
             out.push((share.module, finding));
         }
         Ok(out)
@@ -567,7 +563,10 @@ mod tests {
         let bc = learner(json!({ "algorithm": "BC", "gamma": 0.9, "lambda_": 1.0 }));
         assert_eq!(resolved(&bc), bc);
         assert_eq!(without_effect(&bc).len(), 2);
-        assert!(without_effect(&learner(json!({ "lambda_": 1.0 })))[0].starts_with("learner.lambda_ has no effect: the pipeline of no algorithm"));
+        assert!(
+            without_effect(&learner(json!({ "lambda_": 1.0 })))[0]
+                .starts_with("learner.lambda_ has no effect: the pipeline of no algorithm")
+        );
     }
 
     /// An error of a piece names its place in the pipeline, and its key its place in the job.

@@ -52,11 +52,16 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let modules = modules(job, &pipeline, &episodes)?;
     let mut problems = source.notes().to_vec();
     if !job.multi_agent.agent_to_module.is_empty() {
-        problems.push("several agents: which modules get rows, which columns each has and of which shapes, the rows decide".to_owned());
+        problems.push(
+            "several agents: which modules get rows, which columns each has and of which shapes, the rows decide"
+                .to_owned(),
+        );
     }
     problems.extend(pipeline::without_effect(&job.learner));
     if pipeline.reads_infos() {
-        problems.push("infos: which have a mask because steps lack them, and which are left out, the rows decide".to_owned());
+        problems.push(
+            "infos: which have a mask because steps lack them, and which are left out, the rows decide".to_owned(),
+        );
     }
     let column = |name: &str, ty: &TensorType| (name.to_owned(), ty.to_string());
     let parts: Vec<Option<&String>> = match &job.output.split {

@@ -52,7 +52,12 @@ pub(super) struct Basis {
 impl Basis {
     /// # Errors
     /// If a module has steps in another part and none in that one.
-    pub fn new(parts: &IndexMap<String, f64>, pipeline: &Pipeline, index: &Index, modules: &[ModulePlan]) -> Result<Self> {
+    pub fn new(
+        parts: &IndexMap<String, f64>,
+        pipeline: &Pipeline,
+        index: &Index,
+        modules: &[ModulePlan],
+    ) -> Result<Self> {
         let basis = basis(parts);
         let mut steps = vec![0_u64; modules.len()];
         for entry in &index.entries {
@@ -70,7 +75,9 @@ impl Basis {
                 modules[m].part.as_deref().unwrap_or_default()
             );
             let error = Error::data(what).job_key("output.split");
-            return Err(pipeline.named(piece, error).hint("give it a larger fraction, or convert the parts by themselves"));
+            return Err(pipeline
+                .named(piece, error)
+                .hint("give it a larger fraction, or convert the parts by themselves"));
         }
         Ok(Self { of })
     }
@@ -100,7 +107,10 @@ pub(super) fn empty_parts(parts: &IndexMap<String, f64>, index: &Index, modules:
         index.entries.iter().any(|e| e.steps > 0 && modules[e.module as usize].part.as_ref() == Some(part))
     };
     let note = |part: &String| {
-        format!("the part {part:?} of output.split has no rows: none of the {} episodes falls into it", index.entries.len())
+        format!(
+            "the part {part:?} of output.split has no rows: none of the {} episodes falls into it",
+            index.entries.len()
+        )
     };
     parts.keys().filter(|part| !has_steps(part)).map(note).collect()
 }

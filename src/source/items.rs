@@ -9,7 +9,7 @@ use arrow::datatypes::DataType;
 use rayon::prelude::*;
 
 use super::blocks::{Block, BlockData, Blocks};
-use super::episode_state::infos::{self, InfoColumn, InfoRow, InfoTypes, Infos};
+use super::episode_state::infos::{self, InfoColumn, InfoRow, InfoTypes, Infos, LeftOut};
 use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
@@ -395,7 +395,7 @@ impl ItemsSource {
     /// What of the infos is no column, a sentence each.
     fn notes_of(&self, infos: &InfoTypes) -> Vec<String> {
         let (columns, left_out) = infos.columns();
-        let note = |(name, row, why): (&str, Option<u64>, String)| {
+        let note = |(name, row, why): LeftOut<'_>| {
             let place = row.map_or_else(String::new, |row| format!(" ({})", self.rows.describe(row)));
             format!("`{name}` is left out of the infos: {why}{place}")
         };

@@ -47,7 +47,8 @@ pub(super) fn types_of(module: &str, sight: &Sight, rows: &RowMap, unified: &Uni
         for (spec, ty) in &column.leaves {
             let Some(shape) = step.shape(&column.source, spec)? else { continue };
             let dtype = dtype_of(sight, rows, &column.source, spec, ty.dtype).map_err(|e| {
-                e.column(&spec.name).hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
+                e.column(&spec.name)
+                    .hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
             })?;
             out.insert(spec.name.clone(), TensorType::new(dtype, shape));
         }

@@ -77,7 +77,7 @@ impl StepsSource {
             extras: unified.columns.iter().filter(extra).map(|c| c.source.clone()).collect(),
         };
         let (steps, next) = split_leaves(&unified)?;
-        let shape = Shape { steps, next, unified };
+        let shape = Shape { unified, steps, next };
         let notes = shape.unified.notes.clone();
         let infos: Vec<&str> = scan.infos.iter().map(|(_, spec, _)| spec.name.as_str()).collect();
         let masks = column::masks_of(&infos).into_iter().map(Arc::from).collect();
@@ -247,11 +247,13 @@ impl StepsSource {
         let types = |(sight, module): (&Sight, &String)| {
             let own = modules::types_of(module, sight, &self.rows, &self.shape.unified)?;
             if let (Some(own), Some(row)) = (&own, sight.first) {
-                for needed in [OBS, ACTIONS, REWARDS].into_iter().filter(|r| !own.keys().any(|n| root(n) == *r)) {
-                    let error = Error::data(format!("found null in the first step of module {module:?}, expected a value"));
+                let mut needed = [OBS, ACTIONS, REWARDS].into_iter();
+                if let Some(needed) = needed.find(|r| !own.keys().any(|n| root(n) == *r)) {
+                    let error =
+                        Error::data(format!("found null in the first step of module {module:?}, expected a value"));
                     return Err(self.rows.locate(row, error.column(needed)));
                 }
-                self.shape.check_next(own).map_err(|e| self.rows.locate(row, e))?;
+                check_next(own).map_err(|e| self.rows.locate(row, e))?;
             }
             Ok(own)
         };
@@ -294,7 +296,10 @@ impl StepsSource {
                 Some(at) => {
                     steps.push((Arc::clone(name), ty.clone()));
                     if seen.null.contains(&at) {
-                        steps.push((Arc::clone(&self.masks[at - self.scan.extras.len()]), TensorType::new(DType::Bool, [])));
+                        steps.push((
+                            Arc::clone(&self.masks[at - self.scan.extras.len()]),
+                            TensorType::new(DType::Bool, []),
+                        ));
                     }
                 }
                 None if missing.contains(&&**name) => {}
@@ -419,6 +424,14 @@ fn check_pair(obs: &str, ty: &TensorType, next: Option<&TensorType>, none: bool,
     }
 }
 
+/// Refuses a module whose recorded next observations do not fit its observations.
+fn check_next(own: &Own) -> Result<()> {
+    let next = |name: &str| own.get(&rebase(name, NEXT_OBS));
+    let none = !own.keys().any(|n| root(n) == NEXT_OBS);
+    let mut obs = own.iter().filter(|(name, _)| root(name) == OBS);
+    obs.try_for_each(|(name, ty)| check_pair(name, ty, next(name), none, false))
+}
+
 impl Shape {
     /// The columns of a block: the step columns, the recorded next observations, and then what `layout` has in further
     /// types.
@@ -440,13 +453,6 @@ impl Shape {
                 layout.steps.push((Arc::from(name.as_str()), ty.clone()));
             }
         }
-    }
-
-    /// Refuses a module whose recorded next observations do not fit its observations.
-    fn check_next(&self, own: &Own) -> Result<()> {
-        let next = |name: &str| own.get(&rebase(name, NEXT_OBS));
-        let none = !own.keys().any(|n| root(n) == NEXT_OBS);
-        own.iter().filter(|(name, _)| root(name) == OBS).try_for_each(|(name, ty)| check_pair(name, ty, next(name), none, false))
     }
 
     /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null.
@@ -524,10 +530,7 @@ impl Source for StepsSource {
                 file.null_count(g.row_group, name) != Some(0)
             })
         });
-        Ok(EpisodeLayout {
-            steps: self.shape.steps.clone(),
-            last_obs: self.shape.has_next_obs() || may_trail,
-        })
+        Ok(EpisodeLayout { steps: self.shape.steps.clone(), last_obs: self.shape.has_next_obs() || may_trail })
     }
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
@@ -724,7 +727,8 @@ impl<'a> Assembly<'a> {
     fn check_nulls(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
         for column in self.recorded().filter(|c| root(&c.name) != INFOS) {
             let here = nulls_of(nulls, column.at).map(|n| n.slice(piece.start, piece.len));
-            let Some(i) = here.filter(|n| n.null_count() > 0).and_then(|n| (0..piece.len).find(|&i| n.is_null(i))) else {
+            let Some(i) = here.filter(|n| n.null_count() > 0).and_then(|n| (0..piece.len).find(|&i| n.is_null(i)))
+            else {
                 continue;
             };
             let at = piece.start + i;
@@ -738,7 +742,10 @@ impl<'a> Assembly<'a> {
                 None => Error::data("found null, expected a value in every row")
                     .hint("fill it in, or leave the episode out of the input"),
             };
-            return Err(self.source.rows.locate(piece.block.first_row + at as u64, error.column(column.name.to_string())));
+            return Err(self
+                .source
+                .rows
+                .locate(piece.block.first_row + at as u64, error.column(column.name.to_string())));
         }
         Ok(())
     }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int64Array, ListArray, NullArray, RecordBatch, StructArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, Int64Array, ListArray, NullArray, RecordBatch, StructArray,
+};
 use arrow::datatypes::{Field, Float32Type, Int64Type};
 
 use crate::support::{Work, batch, bools, content, read_shards, shown, steps, take, texts, with};
@@ -110,14 +112,14 @@ fn infos_do_not_depend_on_how_a_log_is_cut() {
 #[test]
 fn sequences_have_their_infos_behind_the_mask() {
     let work = Work::of_batches(&[recording()]);
-    let job = format!("{JOB}[rl_module]\nstateful = true\nmax_seq_len = 2\ninitial_state = {{ h = {{ shape = [1] }} }}\n");
+    let job =
+        format!("{JOB}[rl_module]\nstateful = true\nmax_seq_len = 2\ninitial_state = {{ h = {{ shape = [1] }} }}\n");
     work.manifest_of(&work.convert_job(&job, &[]));
     let rows = work.rows();
     let values = |name: &str| rows.column_by_name(name).unwrap().as_fixed_size_list().values().clone();
     let (lives, mask) = (values("infos/lives"), values("loss_mask"));
     let lives = lives.as_primitive::<Int64Type>();
-    let real: Vec<i64> =
-        (0..lives.len()).filter(|&i| mask.as_boolean().value(i)).map(|i| lives.value(i)).collect();
+    let real: Vec<i64> = (0..lives.len()).filter(|&i| mask.as_boolean().value(i)).map(|i| lives.value(i)).collect();
     assert_eq!(real, [3, 3, 2, 3, 2, 1]);
     assert_eq!(rows.num_rows(), 4);
 }
@@ -156,12 +158,13 @@ fn items_have_infos() {
     let manifest = work.manifest_of(&work.convert_job(JOB, &[]));
     let rows = work.rows();
     let schema = rows.schema();
-    let names: Vec<&str> = schema.fields().iter().map(|f| f.name().as_str()).filter(|n| n.starts_with("infos")).collect();
+    let names: Vec<&str> =
+        schema.fields().iter().map(|f| f.name().as_str()).filter(|n| n.starts_with("infos")).collect();
     assert_eq!(names, ["infos/hit", "infos/_hit", "infos/in/list", "infos/lives", "infos/pos"]);
     assert_eq!(shown(&rows, "infos/lives"), "3 3 2 2 1");
     assert_eq!(shown(&rows, "infos/hit"), "0.0 0.5 0.0 1.5 0.0");
     assert_eq!(shown(&rows, "infos/_hit"), "false true false true false");
-    assert_eq!(shown(&rows, "infos/pos"), "[0.0, -0.0] [1.0, -1.0] [2.0, -2.0] [3.0, -3.0] [4.0, -4.0]");
+    assert_eq!(shown(&rows, "infos/pos"), "[0.0, 0.0] [1.0, -1.0] [2.0, -2.0] [3.0, -3.0] [4.0, -4.0]");
     assert_eq!(shown(&rows, "infos/in/list"), "[0, 1] [1, 2] [2, 3] [3, 4] [4, 5]");
     let notes = manifest["notes"].to_string();
     assert!(notes.contains("`infos/who` is left out of the infos: found text"), "{notes}");

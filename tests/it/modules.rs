@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayRef, FixedSizeListArray, Int64Array, ListArray, R
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type, UInt8Type};
 
-use crate::support::{Work, batch, bools, content, contains, f64s, i64s, read_shards, shown, take, texts, with};
+use crate::support::{Work, batch, bools, contains, content, f64s, i64s, read_shards, shown, take, texts, with};
 
 type Columns = Vec<(&'static str, ArrayRef)>;
 
@@ -45,14 +45,16 @@ fn modules(work: &Work) -> [RecordBatch; 2] {
 
 fn check(work: &Work) {
     let [walker, scout] = modules(work);
-    assert!(shown(&walker, "obs").starts_with("[0.0, 1.0, 2.0, 3.0] [10.0, 11.0, 12.0, 13.0]"), "{}", shown(&walker, "obs"));
+    assert!(
+        shown(&walker, "obs").starts_with("[0.0, 1.0, 2.0, 3.0] [10.0, 11.0, 12.0, 13.0]"),
+        "{}",
+        shown(&walker, "obs")
+    );
     assert_eq!(shown(&scout, "obs"), "[0.0, 1.0] [10.0, 11.0] [20.0, 21.0] [30.0, 31.0]");
     assert_eq!(shown(&scout, "new_obs"), "[10.0, 11.0] [20.0, 21.0] [30.0, 31.0] [40.0, 41.0]");
     assert_eq!(shown(&walker, "actions"), "[0.0] [2.0] [4.0] [6.0]");
     assert_eq!(shown(&scout, "actions"), "[1.0, 1.0, 1.0] [3.0, 3.0, 3.0] [5.0, 5.0, 5.0] [7.0, 7.0, 7.0]");
-    let fixed = |rows: &RecordBatch, n| {
-        matches!(rows.column_by_name("obs").unwrap().data_type(), DataType::FixedSizeList(_, len) if *len == n)
-    };
+    let fixed = |rows: &RecordBatch, n| matches!(rows.column_by_name("obs").unwrap().data_type(), DataType::FixedSizeList(_, len) if *len == n);
     assert!(fixed(&walker, 4) && fixed(&scout, 2));
 }
 
@@ -64,7 +66,9 @@ fn each_module_has_its_own_shape() {
     let manifest = work.manifest_of(&work.convert_job(BC, &["--threads", "1"]));
     check(&work);
     assert_eq!(manifest["counts"]["discontinuities"], 0);
-    for (files, threads) in [(vec![vec![0, 1, 2], vec![3, 4, 5, 6, 7]], "2"), (vec![vec![0], vec![1], vec![2, 3, 4, 5, 6, 7]], "1")] {
+    for (files, threads) in
+        [(vec![vec![0, 1, 2], vec![3, 4, 5, 6, 7]], "2"), (vec![vec![0], vec![1], vec![2, 3, 4, 5, 6, 7]], "1")]
+    {
         let cut = Work::new();
         for (i, rows) in files.iter().enumerate() {
             cut.parquet(&format!("{i}.parquet"), &[take(&all, rows)]);
@@ -159,7 +163,10 @@ fn a_row_of_another_shape_is_refused_by_name() {
     columns.retain(|(n, _)| *n != "new_obs");
     let work = Work::of(columns.clone());
     let told = work.refused(1, &work.convert_job("", &[]));
-    contains(&told, &["found float32[2], expected float32[4]", "module \"walker\"", "row 4", "episode \"e\"", "column obs"]);
+    contains(
+        &told,
+        &["found float32[2], expected float32[4]", "module \"walker\"", "row 4", "episode \"e\"", "column `obs`"],
+    );
     rows[4] = Some(vec![0.0; 3]);
     let work = Work::of(with(columns.clone(), "obs", lists(&rows)));
     let told = work.refused(1, &work.convert_job("", &[]));

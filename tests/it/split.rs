@@ -47,8 +47,7 @@ fn an_episode_is_in_one_part_whole() {
 #[test]
 fn statistics_are_those_of_the_part_for_training() {
     let n = 40_u32;
-    let (ids, t): (Vec<String>, Vec<i64>) =
-        (0..n).flat_map(|e| (0..2).map(move |t| (format!("ep{e}"), t))).unzip();
+    let (ids, t): (Vec<String>, Vec<i64>) = (0..n).flat_map(|e| (0..2).map(move |t| (format!("ep{e}"), t))).unzip();
     let obs: Vec<f64> = (0..2 * n).map(|i| f64::from(i * i % 97)).collect();
     let work = Work::of(vec![
         ("eps_id", texts(&ids.iter().map(String::as_str).collect::<Vec<_>>())),
@@ -70,7 +69,8 @@ fn statistics_are_those_of_the_part_for_training() {
     let train = part("train");
     let in_train: BTreeSet<&str> =
         train.column_by_name("eps_id").unwrap().as_string::<i32>().iter().flatten().collect();
-    let own: Vec<f64> = ids.iter().zip(&obs).filter(|(id, _)| in_train.contains(id.as_str())).map(|(_, o)| *o).collect();
+    let own: Vec<f64> =
+        ids.iter().zip(&obs).filter(|(id, _)| in_train.contains(id.as_str())).map(|(_, o)| *o).collect();
     let count = own.len() as f64;
     let mean = own.iter().sum::<f64>() / count;
     let std = (own.iter().map(|o| (o - mean).powi(2)).sum::<f64>() / count).sqrt();

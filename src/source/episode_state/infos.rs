@@ -52,7 +52,8 @@ impl Infos {
         let mut cursor = Cursor::new(item);
         for _ in 0..cursor.map_header()? {
             if cursor.str()? == INFOS {
-                return Self::buffer(&mut cursor).map_err(|e| Error::data(format!("infos: {}", e.what())).column(INFOS));
+                return Self::buffer(&mut cursor)
+                    .map_err(|e| Error::data(format!("infos: {}", e.what())).column(INFOS));
             }
             cursor.skip()?;
         }
@@ -110,13 +111,15 @@ fn value(cursor: &mut Cursor<'_>, name: &str, depth: usize, row: &mut InfoRow) -
         }
         Shaped::List => {
             let mut parts = before.clone();
-            let stacked = stack(&mut parts, 0).map_or_else(|e| Value::Other(e.what().to_owned()), |(ty, data)| Value::Numbers(ty, data));
+            let stacked = stack(&mut parts, 0)
+                .map_or_else(|e| Value::Other(e.what().to_owned()), |(ty, data)| Value::Numbers(ty, data));
             row.insert(name.to_owned(), stacked);
         }
         Shaped::Leaf => match before.clone().leaf()? {
             Leaf::Nil => {}
             leaf => {
-                let found = native(&leaf).map_or_else(|e| Value::Other(e.what().to_owned()), |(ty, data)| Value::Numbers(ty, data));
+                let found = native(&leaf)
+                    .map_or_else(|e| Value::Other(e.what().to_owned()), |(ty, data)| Value::Numbers(ty, data));
                 row.insert(name.to_owned(), found);
             }
         },
@@ -183,6 +186,9 @@ pub(in crate::source) struct InfoColumn {
     pub(in crate::source) mask: Option<String>,
 }
 
+/// A key that becomes none: the first row where that shows, and why.
+pub(in crate::source) type LeftOut<'a> = (&'a str, Option<u64>, String);
+
 impl InfoTypes {
     /// Takes in the infos of the item in global row `row`, which has `len` steps.
     ///
@@ -217,7 +223,9 @@ impl InfoTypes {
         let Some(mine) = self.keys.get_mut(name) else {
             if self.keys.len() == MAX_KEYS {
                 let error = Error::data(format!("found more than {MAX_KEYS} different keys in the infos")).column(name);
-                return Err(error.hint("leave AddInfosFromEpisodesToTrainBatch out, or record infos under the same keys"));
+                return Err(
+                    error.hint("leave AddInfosFromEpisodesToTrainBatch out, or record infos under the same keys")
+                );
             }
             self.keys.insert(name.to_owned(), key);
             return Ok(());
@@ -239,7 +247,7 @@ impl InfoTypes {
     }
 
     /// The keys that become columns, and the others, each with the first row and why.
-    pub(in crate::source) fn columns(&self) -> (Vec<InfoColumn>, Vec<(&str, Option<u64>, String)>) {
+    pub(in crate::source) fn columns(&self) -> (Vec<InfoColumn>, Vec<LeftOut<'_>>) {
         let (mut columns, mut left_out) = (Vec::new(), Vec::new());
         let names: Vec<&str> = self.keys.keys().map(String::as_str).collect();
         for ((name, key), mask) in self.keys.iter().zip(masks_of(&names)) {
@@ -267,7 +275,12 @@ impl InfoTypes {
 ///
 /// # Errors
 /// If the type does not hold it, which [`InfoTypes`] has made sure it does.
-pub(in crate::source) fn append(row: Option<&InfoRow>, name: &str, ty: &TensorType, out: &mut TensorBuilder) -> Result<()> {
+pub(in crate::source) fn append(
+    row: Option<&InfoRow>,
+    name: &str,
+    ty: &TensorType,
+    out: &mut TensorBuilder,
+) -> Result<()> {
     match row.and_then(|row| row.get(name)) {
         Some(Value::Numbers(found, data)) => {
             let mut own = Vec::with_capacity(ty.row_bytes());

@@ -91,8 +91,10 @@ pub(crate) fn variants(
             && types.iter().all(|ty| ty.shape != *shape)
         {
             let known: Vec<String> = types.iter().map(|ty| show(&ty.shape)).collect();
-            let what = format!("found shape {}, expected that of a module's first step: {}", show(shape), known.join(" or "));
-            return Err(at(Error::data(what)).hint("rows of one module need one shape: pad them, or give the agents modules of their own"));
+            let what =
+                format!("found shape {}, expected that of a module's first step: {}", show(shape), known.join(" or "));
+            return Err(at(Error::data(what))
+                .hint("rows of one module need one shape: pad them, or give the agents modules of their own"));
         }
         shapes.push(shape);
     }
@@ -121,12 +123,12 @@ fn one_level(field: &Field, array: &ArrayRef) -> Option<Vec<usize>> {
         return None;
     }
     match array.data_type() {
-        DataType::List(_) => {
-            Some(array.as_list::<i32>().offsets().windows(2).map(|w| usize::try_from(w[1] - w[0]).unwrap_or(0)).collect())
-        }
-        DataType::LargeList(_) => {
-            Some(array.as_list::<i64>().offsets().windows(2).map(|w| usize::try_from(w[1] - w[0]).unwrap_or(0)).collect())
-        }
+        DataType::List(_) => Some(
+            array.as_list::<i32>().offsets().windows(2).map(|w| usize::try_from(w[1] - w[0]).unwrap_or(0)).collect(),
+        ),
+        DataType::LargeList(_) => Some(
+            array.as_list::<i64>().offsets().windows(2).map(|w| usize::try_from(w[1] - w[0]).unwrap_or(0)).collect(),
+        ),
         _ => None,
     }
 }

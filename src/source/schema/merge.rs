@@ -10,7 +10,9 @@ use super::{MAY_LACK, NEEDED, Role, Unified, UnifiedColumn};
 use crate::column;
 use crate::error::{Error, Result};
 use crate::source::file::InputFile;
-use crate::source::ingest::{IdKind, InfoLeaves, LeafSpec, describe, describe_infos, id_kind, is_flag, is_int, type_name};
+use crate::source::ingest::{
+    IdKind, InfoLeaves, LeafSpec, describe, describe_infos, id_kind, is_flag, is_int, type_name,
+};
 
 /// What files may differ in.
 #[derive(Debug, Clone, Copy)]
@@ -177,10 +179,12 @@ impl Merge {
             self.leaves = specs.iter().map(|spec| Leaf::bare(spec, at)).collect();
         }
         let nested = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
-        let clash = self.leaves.iter().any(|l| {
-            specs.iter().any(|s| nested(&l.spec.name, &s.name) || nested(&s.name, &l.spec.name))
-        });
-        if (!self.rules.several || clash) && !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name)) {
+        let clash = self
+            .leaves
+            .iter()
+            .any(|l| specs.iter().any(|s| nested(&l.spec.name, &s.name) || nested(&s.name, &l.spec.name)));
+        if (!self.rules.several || clash) && !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name))
+        {
             let (first, before) = self.first.clone().unwrap_or_else(|| (at, type_name(field)));
             let hint = "record one layout, or convert the files apart";
             return Err(differ(files, &self.name, (&before, first), (&type_name(field), at), hint));
@@ -354,7 +358,8 @@ impl Merge {
 
     /// The infos as they are read.
     fn finish_infos(mut self, files: &[Arc<InputFile>], out: &mut Unified) {
-        let names: Vec<String> = self.leaves.iter().map(|l| l.spec.name.clone()).chain(self.odd_infos.keys().cloned()).collect();
+        let names: Vec<String> =
+            self.leaves.iter().map(|l| l.spec.name.clone()).chain(self.odd_infos.keys().cloned()).collect();
         let mut leaves = Vec::with_capacity(self.leaves.len());
         for leaf in std::mem::take(&mut self.leaves) {
             let name = leaf.spec.name.clone();
