@@ -15,6 +15,7 @@ mod infos;
 mod job;
 mod laws;
 mod layouts;
+mod look_back;
 mod modules;
 mod output;
 mod split;

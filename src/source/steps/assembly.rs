@@ -1,0 +1,331 @@
+//! Episodes of one module from the blocks that hold their rows.
+
+use std::sync::Arc;
+
+use arrow::buffer::NullBuffer;
+
+use super::StepsSource;
+use super::shape::{Leaf, Shape};
+use crate::column::{self, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
+use crate::episode::{Chunk, Columns, EpisodeBatch};
+use crate::error::{Error, Result};
+use crate::source::Noticed;
+use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
+use crate::source::index::{Entry, Index, Span};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+
+/// Puts episodes of one module and unit together.
+pub(super) struct Assembly<'a> {
+    source: &'a StepsSource,
+    index: &'a Index,
+    blocks: &'a Blocks,
+    /// The module's id.
+    module: &'a str,
+    /// The columns of the blocks.
+    all: Vec<Leaf>,
+    /// The module's step columns in order.
+    columns: Vec<StepColumn>,
+    /// Observations among `all` that the module has, and the recorded next observation of each.
+    next_pairs: Vec<(usize, usize)>,
+}
+
+/// A step column of a module.
+struct StepColumn {
+    name: Arc<str>,
+    /// Its place among the columns of the blocks.
+    at: usize,
+    /// Whether it tells where that one is not null.
+    is_mask: bool,
+}
+
+/// The columns and nulls of a block of steps.
+fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
+    match &block.data {
+        BlockData::Steps { columns, nulls } => Ok((columns, nulls)),
+        BlockData::Items(_) => Err(Error::internal("a block of items among steps")),
+    }
+}
+
+/// The nulls of a block's column.
+fn nulls_of(nulls: &[LeafNulls], at: usize) -> Option<&NullBuffer> {
+    nulls.iter().find(|(n, _)| *n == at).map(|(_, nulls)| nulls)
+}
+
+/// Whether a block's column is null in a row.
+fn is_null(nulls: &[LeafNulls], at: usize, row: usize) -> bool {
+    nulls_of(nulls, at).is_some_and(|nulls| nulls.is_null(row))
+}
+
+impl<'a> Assembly<'a> {
+    pub(super) fn new(
+        source: &'a StepsSource,
+        index: &'a Index,
+        entries: &[&Entry],
+        blocks: &'a Blocks,
+    ) -> Result<Self> {
+        let module = entries.first().map_or(0, |e| e.module as usize);
+        let layout = index.layouts.get(module).unwrap_or(&index.layout);
+        let all = source.shape.leaves(&index.layout);
+        let place = |name: &str, ty: &TensorType| all.iter().position(|(n, t)| **n == *name && t == ty);
+        let infos = || all.iter().enumerate().filter(|(_, (n, _))| root(n) == INFOS);
+        let column = |(name, ty): &Leaf| {
+            let is_mask = root(name) == INFOS && all.iter().all(|(n, _)| n != name);
+            let at = if is_mask {
+                infos().find(|(_, (info, _))| source.mask_of(info) == Some(name)).map(|(at, _)| at)
+            } else {
+                place(name, ty)
+            };
+            let at = at.ok_or_else(|| Error::internal(format!("column `{name}` {ty} is in no block")))?;
+            Ok(StepColumn { name: Arc::clone(name), at, is_mask })
+        };
+        let columns: Vec<StepColumn> = layout.steps.iter().map(column).collect::<Result<_>>()?;
+        let obs = layout.steps.iter().filter(|(name, _)| root(name) == OBS);
+        let pair = |(name, ty): &Leaf| Some((place(name, ty)?, place(&rebase(name, NEXT_OBS), ty)?));
+        let next_pairs = obs.filter_map(pair).collect();
+        let module = index.modules.get(module).map_or(column::DEFAULT_MODULE_ID, String::as_str);
+        Ok(Self { source, index, blocks, module, all, columns, next_pairs })
+    }
+
+    fn shape(&self) -> &'a Shape {
+        &self.source.shape
+    }
+
+    /// The step columns that hold recorded values.
+    fn recorded(&self) -> impl Iterator<Item = &StepColumn> {
+        self.columns.iter().filter(|c| !c.is_mask)
+    }
+
+    /// The step columns over `spans`: slices where the rows lie in one block, else copies of whole spans. Masks are
+    /// left for [`Self::add_masks`], but have their place.
+    pub(super) fn gather(&self, spans: &[Span], steps: usize) -> Result<Columns> {
+        let mut pieces: Vec<(&Columns, usize, usize)> = Vec::new();
+        for &span in spans {
+            self.blocks.pieces(span, |piece| {
+                pieces.push((parts(piece.block)?.0, piece.start, piece.len));
+                Ok(())
+            })?;
+        }
+        let column = |c: &StepColumn| {
+            let (name, ty) = (Arc::clone(&c.name), &self.all[c.at].1);
+            if c.is_mask {
+                return (name, Tensor::from_bools([]));
+            }
+            if let [(columns, start, len)] = pieces.as_slice() {
+                return (name, columns.at(c.at).slice(*start, *len));
+            }
+            let mut out = TensorBuilder::with_capacity(ty.clone(), steps);
+            for (columns, start, len) in &pieces {
+                out.extend(columns.at(c.at), *start, *len);
+            }
+            (name, out.finish())
+        };
+        Ok(self.columns.iter().map(column).collect())
+    }
+
+    /// Fills in the masks of infos: true where one was recorded.
+    pub(super) fn add_masks(&self, spans: &[Span], steps: &mut Columns) -> Result<()> {
+        for column in self.columns.iter().filter(|c| c.is_mask) {
+            let mut mask = Vec::new();
+            for &span in spans {
+                self.blocks.pieces(span, |piece| {
+                    let nulls = nulls_of(parts(piece.block)?.1, column.at);
+                    let rows = piece.start..piece.start + piece.len;
+                    mask.extend(rows.map(|row| nulls.is_none_or(|n| n.is_valid(row))));
+                    Ok(())
+                })?;
+            }
+            steps.set(Arc::clone(&column.name), Tensor::from_bools(mask));
+        }
+        Ok(())
+    }
+
+    /// Refuses nulls in an episode's steps and what its module does not have, and counts where its observations do not
+    /// follow one another.
+    pub(super) fn check(&self, entry: &Entry, noticed: &mut Noticed) -> Result<()> {
+        let mut before: Option<(&Columns, usize)> = None;
+        for &span in &self.index.spans[entry.spans.clone()] {
+            self.blocks.pieces(span, |piece| {
+                let (columns, nulls) = parts(piece.block)?;
+                self.check_nulls(piece, nulls)?;
+                self.check_others(piece, nulls)?;
+                if self.shape().has_next_obs() {
+                    self.compare_seam(before, piece, noticed)?;
+                    self.compare_inside(piece, noticed)?;
+                    let last = piece.start + piece.len - 1;
+                    before = (!self.next_obs_is_null(nulls, last)).then_some((columns, last));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Refuses nulls in the module's columns. Infos may have them.
+    fn check_nulls(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
+        for column in self.recorded().filter(|c| root(&c.name) != INFOS) {
+            let here = nulls_of(nulls, column.at).map(|n| n.slice(piece.start, piece.len));
+            let Some(i) = here.filter(|n| n.null_count() > 0).and_then(|n| (0..piece.len).find(|&i| n.is_null(i)))
+            else {
+                continue;
+            };
+            let at = piece.start + i;
+            let mut others = (0..self.all.len()).filter(|&c| c != column.at && self.all[c].0 == column.name);
+            let error = match others.find(|&c| !is_null(nulls, c, at)) {
+                Some(other) => Error::data(format!(
+                    "found {}, expected {} as in the first step of module {:?}",
+                    self.all[other].1, self.all[column.at].1, self.module
+                ))
+                .hint("rows of one module need one shape: pad them, or give the agents modules of their own"),
+                None => Error::data("found null, expected a value in every row")
+                    .hint("fill it in, or leave the episode out of the input"),
+            };
+            return Err(self
+                .source
+                .rows
+                .locate(piece.block.first_row + at as u64, error.column(column.name.to_string())));
+        }
+        Ok(())
+    }
+
+    /// Refuses values in columns that the module's first step did not have: they would be lost.
+    fn check_others(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
+        if !self.shape().unified.several {
+            return Ok(());
+        }
+        for (at, (name, _)) in self.all.iter().enumerate() {
+            let own = if root(name) == NEXT_OBS { rebase(name, OBS) } else { name.to_string() };
+            if root(name) == INFOS || self.columns.iter().any(|c| *c.name == *own) {
+                continue;
+            }
+            if let Some(row) = (piece.start..piece.start + piece.len).find(|&row| !is_null(nulls, at, row)) {
+                let what = format!("found a value, expected null as in the first step of module {:?}", self.module);
+                let error = Error::data(what)
+                    .column(name.to_string())
+                    .hint("a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own");
+                return Err(self.source.rows.locate(piece.block.first_row + row as u64, error));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a block's row lacks its recorded next observation.
+    fn next_obs_is_null(&self, nulls: &[LeafNulls], row: usize) -> bool {
+        self.next_pairs.iter().any(|&(_, next)| is_null(nulls, next, row))
+    }
+
+    /// Adds rewards that came while an agent did not act to the steps that they belong to.
+    pub(super) fn add_hanging_rewards(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
+        let mut adds: Vec<(usize, &[u8])> = Vec::new();
+        let Some(at) = self.recorded().find(|c| *c.name == *REWARDS).map(|c| c.at) else { return Ok(()) };
+        for (entry, &start) in entries.iter().zip(&batch.offsets) {
+            for &(step, row) in entry.hanging() {
+                let (block, i) = self.blocks.row(row)?;
+                let (columns, nulls) = parts(block)?;
+                let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
+                if !is_null(nulls, at, i) {
+                    adds.push((start + step, columns.at(at).row(i)));
+                }
+            }
+        }
+        if let (false, Some(rewards)) = (adds.is_empty(), batch.steps.get(REWARDS)) {
+            let sum = rewards.with_added_rows(&adds);
+            batch.steps.set(REWARDS, sum);
+        }
+        Ok(())
+    }
+
+    fn compare_seam(&self, before: Option<(&Columns, usize)>, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
+        let Some((last, at)) = before else { return Ok(()) };
+        let (columns, _) = parts(piece.block)?;
+        if self.next_pairs.iter().any(|&(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
+            notice(noticed, piece.block.first_row + piece.start as u64);
+        }
+        Ok(())
+    }
+
+    fn compare_inside(&self, piece: Piece<'_>, noticed: &mut Noticed) -> Result<()> {
+        let (columns, nulls) = parts(piece.block)?;
+        let (start, len) = (piece.start, piece.len);
+        let same = |&(obs, next): &(usize, usize)| {
+            let (obs, next) = (columns.at(obs), columns.at(next));
+            obs.slice(start + 1, len - 1).bytes() == next.slice(start, len - 1).bytes()
+        };
+        if self.next_pairs.iter().all(same) {
+            return Ok(());
+        }
+        for i in start..start + len - 1 {
+            let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(i + 1) != columns.at(next).row(i);
+            if !self.next_obs_is_null(nulls, i) && self.next_pairs.iter().any(differs) {
+                notice(noticed, piece.block.first_row + i as u64 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in the chunks and what came after their last steps: the observation from `new_obs` of the last row, else
+    /// observation and infos of the trailing row.
+    pub(super) fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
+        let after = |c: &&StepColumn| matches!(root(&c.name), OBS | INFOS);
+        let columns: Vec<&StepColumn> = self.columns.iter().filter(after).collect();
+        let ty = |c: &StepColumn| if c.is_mask { TensorType::new(DType::Bool, []) } else { self.all[c.at].1.clone() };
+        let mut builders: Vec<TensorBuilder> =
+            columns.iter().map(|c| TensorBuilder::with_capacity(ty(c), entries.len())).collect();
+        for (i, entry) in entries.iter().enumerate() {
+            let last_row = self.index.spans[entry.spans.clone()].last().map(|s| s.row + s.len - 1);
+            let mut recorded = None;
+            if let Some(row) = last_row.filter(|_| self.shape().has_next_obs()) {
+                let (block, at) = self.blocks.row(row)?;
+                let (columns, nulls) = parts(block)?;
+                if !self.next_obs_is_null(nulls, at) {
+                    recorded = Some((columns, at));
+                }
+            }
+            let mut trailing = None;
+            if let Some(row) = entry.tail() {
+                let (block, at) = self.blocks.row(row)?;
+                let (columns, nulls) = parts(block)?;
+                let missing = self.recorded().find(|c| root(&c.name) == OBS && is_null(nulls, c.at, at));
+                if let (Some(missing), None) = (missing, recorded) {
+                    let error = Error::data("found null in the row that holds the last observation");
+                    let error = error.column(missing.name.to_string()).episode(entry.id.to_string());
+                    return Err(self.source.rows.locate(row, error));
+                }
+                trailing = Some((columns, nulls, at));
+            }
+            for (builder, column) in builders.iter_mut().zip(&columns) {
+                let next = self.next_pairs.iter().find(|(obs, _)| *obs == column.at).map(|(_, next)| *next);
+                match (root(&column.name) == INFOS, recorded, trailing) {
+                    (true, _, Some((_, nulls, at))) if column.is_mask => {
+                        builder.extend_bytes(&[u8::from(!is_null(nulls, column.at, at))], 1);
+                    }
+                    (false, Some((columns, at)), _) => builder.extend(columns.at(next.unwrap_or(column.at)), at, 1),
+                    (_, _, Some((columns, _, at))) => builder.extend(columns.at(column.at), at, 1),
+                    // Infos of no other step than the last are known.
+                    (true, ..) if !batch.rows(i).is_empty() => match batch.steps.get(&column.name) {
+                        Some(steps) => builder.extend(steps, batch.offsets[i + 1] - 1, 1),
+                        None => builder.extend_zeros(1),
+                    },
+                    _ => builder.extend_zeros(1),
+                }
+            }
+            batch.chunks.push(Chunk {
+                id: entry.id.clone(),
+                agent_id: entry.agent_id().cloned(),
+                ordinal: entry.ordinal,
+                bare_rank: entry.bare_rank,
+                t_started: entry.t_started,
+                terminated: entry.terminated,
+                truncated: entry.truncated,
+                has_last_obs: recorded.is_some() || trailing.is_some(),
+            });
+        }
+        batch.last_obs = columns.iter().zip(builders).map(|(c, b)| (Arc::clone(&c.name), b.finish())).collect();
+        Ok(())
+    }
+}
+
+fn notice(noticed: &mut Noticed, row: u64) {
+    noticed.discontinuities += 1;
+    let first = noticed.first_discontinuity.get_or_insert(row);
+    *first = row.min(*first);
+}

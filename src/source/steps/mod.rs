@@ -1,0 +1,453 @@
+//! Layouts with one row a step: `steps` and `rllib-columns`.
+
+mod assembly;
+mod shape;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use self::assembly::Assembly;
+use self::shape::{Shape, check_next, split_leaves};
+use super::agents;
+use super::blocks::{Block, BlockData, Blocks};
+use super::file::InputFile;
+use super::index::{self, Entry, Index, Rare, Span};
+use super::ingest;
+use super::modules::{self, Own, Sight};
+use super::prints::PrintTable;
+use super::resolve::{self, Resolved};
+use super::rows::{RowGroupRef, RowMap};
+use super::runs::Who;
+use super::scan::{self, Presence, ScanColumns, Scanned};
+use super::schema::Unified;
+use super::{BlockIter, IndexOptions, Noticed, Source};
+use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, root};
+use crate::episode::{EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
+use crate::error::{Error, Result};
+use crate::job::{Duplicates, Unfinished};
+use crate::progress::Progress;
+use crate::tensor::{DType, Tensor, TensorType};
+
+/// Recordings with one row a step.
+#[derive(Debug)]
+pub struct StepsSource {
+    recognised: String,
+    notes: Vec<String>,
+    rows: RowMap,
+    shape: Arc<Shape>,
+    scan: ScanColumns,
+    /// For each leaf of infos, the name of the column that tells where it was recorded.
+    masks: Vec<Arc<str>>,
+}
+
+impl StepsSource {
+    /// A source over files whose columns were unified.
+    ///
+    /// # Errors
+    /// If recorded next observations do not fit the observations.
+    pub fn new(recognised: String, rows: RowMap, unified: Unified) -> Result<Self> {
+        let name_of = |name: &str| unified.column(name).map(|c| c.source.clone());
+        let first_of = |root: &str| unified.under(root).next().map(|c| c.source.clone()).unwrap_or_default();
+        let extra =
+            |c: &&super::schema::UnifiedColumn| !c.leaves.is_empty() && is_extra(&c.name) && root(&c.name) != NEXT_OBS;
+        let leaves = |c: &super::schema::UnifiedColumn| -> Vec<_> {
+            c.leaves.iter().map(|(spec, ty)| (c.source.clone(), spec.clone(), ty.clone())).collect()
+        };
+        let scan = ScanColumns {
+            infos: unified.under(INFOS).flat_map(leaves).collect(),
+            eps_id: name_of(column::EPS_ID).ok_or_else(|| Error::internal("no episode ids"))?,
+            agent: name_of(column::AGENT_ID),
+            module: name_of(column::MODULE_ID),
+            t: name_of(column::T),
+            terminateds: name_of(column::TERMINATEDS),
+            truncateds: name_of(column::TRUNCATEDS),
+            obs: first_of(OBS),
+            actions: first_of(ACTIONS),
+            extras: unified.columns.iter().filter(extra).map(|c| c.source.clone()).collect(),
+        };
+        let (steps, next) = split_leaves(&unified)?;
+        let shape = Shape { unified, steps, next };
+        let notes = shape.unified.notes.clone();
+        let infos: Vec<&str> = scan.infos.iter().map(|(_, spec, _)| spec.name.as_str()).collect();
+        let masks = column::masks_of(&infos).into_iter().map(Arc::from).collect();
+        Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan, masks })
+    }
+
+    /// The name of an info's mask.
+    fn mask_of(&self, info: &str) -> Option<&Arc<str>> {
+        self.scan.infos.iter().zip(&self.masks).find(|((_, spec, _), _)| spec.name == *info).map(|(_, mask)| mask)
+    }
+
+    /// The numbering of all rows.
+    pub(super) fn row_map(&self) -> &RowMap {
+        &self.rows
+    }
+
+    /// The decoded blocks of a row group. With `flags` the flag columns are among the columns.
+    pub(super) fn blocks(
+        &self,
+        group: RowGroupRef,
+        layout: &EpisodeLayout,
+        block_bytes: usize,
+        flags: bool,
+    ) -> Result<BlockIter> {
+        let file = Arc::clone(&self.rows.files()[group.file]);
+        let shape = Arc::clone(&self.shape);
+        let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
+        let leaves = shape.leaves(layout);
+        let row_bytes: usize = leaves.iter().map(|(_, ty)| ty.row_bytes()).sum();
+        let batch_rows = (block_bytes / row_bytes.max(1)).clamp(1, 65_536);
+        let mut wanted = shape.unified.sources(&file);
+        let flag_names: Vec<(&str, String)> =
+            [(column::TERMINATEDS, &self.scan.terminateds), (column::TRUNCATEDS, &self.scan.truncateds)]
+                .into_iter()
+                .filter_map(|(name, source)| Some((name, source.clone()?)))
+                .collect();
+        let tensor_source = |s: &String| shape.unified.columns.iter().any(|c| c.source == *s && !c.leaves.is_empty());
+        wanted.retain(|s| tensor_source(s) || (flags && flag_names.iter().any(|(_, f)| f == s)));
+        let batches = file.read(group.row_group, &wanted, batch_rows).map_err(|e| place(&file, e))?;
+        let mut row = group.first_row;
+        let first_in_file = file.row_groups[group.row_group].first_row;
+        let iter = batches.map(move |batch| {
+            let batch = batch.map_err(|e| place(&file, e))?;
+            let in_file = first_in_file + (row - group.first_row);
+            let (mut columns, nulls) = shape.decode(&leaves, &file, &batch, in_file).map_err(|e| place(&file, e))?;
+            if flags {
+                for (name, source) in &flag_names {
+                    if let Some(array) = batch.column_by_name(source) {
+                        let values = ingest::flags(array, in_file).map_err(|e| place(&file, e.column(*name)))?;
+                        columns.set(*name, Tensor::from_bools(values.iter().map(|v| v.unwrap_or(false))));
+                    }
+                }
+            }
+            let rows = batch.num_rows() as u64;
+            let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
+            let block = Block { first_row: row, rows, bytes, data: BlockData::Steps { columns, nulls } };
+            row += rows;
+            Ok(block)
+        });
+        Ok(Box::new(iter))
+    }
+
+    fn entries(&self, scanned: &mut Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<()> {
+        let offsets = scanned.runs.sort_by_episode();
+        let (whose, runs) = (&scanned.runs.ids, &scanned.runs.runs);
+        let timed = self.scan.timed();
+        let of = |e: usize| &runs[offsets[e]..offsets[e + 1]];
+        let to_print: Vec<Span> =
+            (0..whose.len()).flat_map(|e| resolve::rows_to_print(of(e), timed, options.duplicates)).collect();
+        let modules = self.modules(scanned, options, index)?;
+        let prints =
+            if to_print.is_empty() { PrintTable::default() } else { PrintTable::read(self, &index.layout, to_print)? };
+        // Episodes are numbered in order of first appearance, and that is their place. Only the agents of one episode
+        // must be brought together, in the order in which they appear, and an episode that an id stands for a second
+        // time (duplicates kept) goes to where its own rows start.
+        let moves = index.multi_agent || options.duplicates == Duplicates::Keep;
+        let mut appearance: HashMap<&EpisodeId, u64> = HashMap::new();
+        for (e, who) in whose.iter().enumerate().filter(|_| moves) {
+            let row = of(e)[0].span.row;
+            appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
+        }
+        index.episode_ids = if moves { appearance.len() } else { whose.len() } as u64;
+        let mut places: Vec<(u64, u64)> = Vec::new();
+        for (e, who) in whose.iter().enumerate() {
+            let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))
+                .map_err(|e| self.rows.locate(e.row, e.error).episode(who.id.to_string()))?;
+            let first_row = of(e)[0].span.row;
+            for (i, episode) in all.into_iter().enumerate() {
+                let Some(mut entry) = self.entry(who, &episode, options, index)? else { continue };
+                entry.module = modules[e];
+                index.entries.push(entry);
+                if moves {
+                    let again = episode.spans.first().map_or(first_row, |s| s.row);
+                    places.push(if i == 0 { (appearance[&who.id], first_row) } else { (again, again) });
+                }
+            }
+        }
+        if moves {
+            let mut order: Vec<usize> = (0..places.len()).collect();
+            order.sort_by_key(|&i| places[i]);
+            index.entries = order.into_iter().map(|i| index.entries[i].clone()).collect();
+        }
+        index::number(&mut index.entries)
+    }
+
+    /// The module of each episode (of one agent), as an index of [`Index::modules`], which this fills in together
+    /// with the modules' layouts.
+    fn modules(&self, scanned: &Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<Vec<u32>> {
+        let mut out = Vec::with_capacity(scanned.runs.ids.len());
+        let mut own: HashMap<(&EpisodeId, Option<&str>), &Who> = HashMap::new();
+        let mut presence: Vec<Presence> = Vec::new();
+        index.notes.extend(self.odd_infos(scanned, &mut index.layout));
+        for (e, who) in scanned.runs.ids.iter().enumerate() {
+            // Only where modules are recorded can one agent of an episode stand here twice.
+            if who.module.is_some()
+                && let Some(before) = own.insert((&who.id, who.agent.as_deref()), who)
+            {
+                let name = |w: &Who| w.module.as_deref().unwrap_or("none").to_owned();
+                let what = format!("the rows of one agent name two modules, {:?} and {:?}", name(before), name(who));
+                return Err(Error::data(what)
+                    .episode(who.id.to_string())
+                    .column(column::MODULE_ID)
+                    .hint("an agent's module must stay the same during an episode"));
+            }
+            index.multi_agent |= who.agent.is_some();
+            let module = agents::module_of(who, options.agent_to_module)?;
+            let known = index.modules.iter().position(|m| *m == module);
+            let at = known.unwrap_or(index.modules.len());
+            if known.is_none() {
+                index.modules.push(module);
+                presence.push(Presence::default());
+            }
+            if let Some(seen) = scanned.extras.get(e) {
+                presence[at].null.extend(&seen.null);
+                presence[at].valid.extend(&seen.valid);
+            }
+            out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
+        }
+        let own = self.own_types(scanned, &out, index)?;
+        let base = index.layout.clone();
+        for (seen, own) in presence.iter().zip(&own) {
+            index.layouts.push(self.layout_of(seen, own.as_ref(), &base));
+        }
+        self.shape.add_variants(own.iter().flatten(), &mut index.layout);
+        Ok(out)
+    }
+
+    /// What each module's rows look like, where rows may belong to several.
+    fn own_types(&self, scanned: &Scanned, modules: &[u32], index: &Index) -> Result<Vec<Option<Own>>> {
+        if !self.shape.unified.several {
+            return Ok(vec![None; index.modules.len()]);
+        }
+        let mut sights = vec![Sight::default(); index.modules.len()];
+        let file_of = |row: u64| {
+            let groups = self.rows.groups();
+            groups.get(groups.partition_point(|g| g.first_row + g.rows <= row)).map(|g| g.file)
+        };
+        for run in scanned.runs.runs.iter().filter(|run| !run.tail && !run.hanging) {
+            let sight = &mut sights[modules[run.episode] as usize];
+            sight.first = Some(sight.first.map_or(run.span.row, |first| first.min(run.span.row)));
+            // A run may go on in the next file where `t` is recorded.
+            let last = run.span.row + run.span.len - 1;
+            if let (Some(from), Some(to)) = (file_of(run.span.row), file_of(last)) {
+                sight.files.extend(from..=to);
+            }
+        }
+        let types = |(sight, module): (&Sight, &String)| {
+            let own = modules::types_of(module, sight, &self.rows, &self.shape.unified)?;
+            if let (Some(own), Some(row)) = (&own, sight.first) {
+                let mut needed = [OBS, ACTIONS, REWARDS].into_iter();
+                if let Some(needed) = needed.find(|r| !own.keys().any(|n| root(n) == *r)) {
+                    let error =
+                        Error::data(format!("found null in the first step of module {module:?}, expected a value"));
+                    return Err(self.rows.locate(row, error.column(needed)));
+                }
+                check_next(own).map_err(|e| self.rows.locate(row, e))?;
+            }
+            Ok(own)
+        };
+        sights.iter().zip(&index.modules).map(types).collect()
+    }
+
+    /// Takes infos that cannot be read out of `layout`, and says so.
+    fn odd_infos(&self, scanned: &Scanned, layout: &mut EpisodeLayout) -> Vec<String> {
+        let leaf = |at: &usize| at.checked_sub(self.scan.extras.len()).and_then(|i| self.scan.infos.get(i));
+        let odd = scanned.odd_infos.iter().filter_map(|(at, (row, e))| Some((&leaf(at)?.1.name, row, e)));
+        let mut notes = Vec::new();
+        for (name, _, error) in odd {
+            layout.steps.retain(|(n, _)| **n != **name);
+            let place = error.place();
+            let file = place.file.as_deref().unwrap_or_default();
+            let row = place.row.map_or_else(String::new, |row| format!(", row {row}"));
+            notes.push(format!("`{name}` is left out of the infos: {} in {file}{row}", error.what()));
+        }
+        notes
+    }
+
+    /// The columns of a module, in its types: without the extra outputs and infos that are null in all of its rows, and
+    /// without what its first step lacks; with a mask for infos that some of its steps lack.
+    fn layout_of(&self, seen: &Presence, own: Option<&Own>, all: &EpisodeLayout) -> EpisodeLayout {
+        let lacks = |at: usize| seen.null.contains(&at) && !seen.valid.contains(&at);
+        let extra = |source: &String| self.scan.extras.iter().position(|e| e == source);
+        let columns = self.shape.unified.columns.iter();
+        let missing: Vec<&str> = columns
+            .filter(|c| extra(&c.source).is_some_and(lacks))
+            .flat_map(|c| c.leaves.iter().map(|(leaf, _)| leaf.name.as_str()))
+            .collect();
+        let info = |name: &str| {
+            let at = self.scan.infos.iter().position(|(_, spec, _)| spec.name == *name)?;
+            Some(self.scan.extras.len() + at)
+        };
+        let mut steps = Vec::with_capacity(all.steps.len());
+        for (name, ty) in &all.steps {
+            match info(name) {
+                Some(at) if lacks(at) => {}
+                Some(at) => {
+                    steps.push((Arc::clone(name), ty.clone()));
+                    if seen.null.contains(&at) {
+                        steps.push((
+                            Arc::clone(&self.masks[at - self.scan.extras.len()]),
+                            TensorType::new(DType::Bool, []),
+                        ));
+                    }
+                }
+                None if missing.contains(&&**name) => {}
+                None => match own {
+                    Some(own) => steps.extend(own.get(&**name).map(|ty| (Arc::clone(name), ty.clone()))),
+                    None => steps.push((Arc::clone(name), ty.clone())),
+                },
+            }
+        }
+        EpisodeLayout { steps, last_obs: all.last_obs }
+    }
+
+    /// The entry of one episode, unless the job drops it.
+    fn entry(
+        &self,
+        who: &Who,
+        episode: &Resolved,
+        options: IndexOptions<'_>,
+        index: &mut Index,
+    ) -> Result<Option<Entry>> {
+        let id = &who.id;
+        let steps: u64 = episode.spans.iter().map(|s| s.len).sum();
+        index.episodes_read += 1;
+        index.steps_read += steps + episode.duplicates;
+        index.oddities.empty_episodes += u64::from(steps == 0);
+        if episode.duplicates > 0 {
+            index.oddities.duplicate_rows += episode.duplicates;
+            index.oddities.duplicate_episodes += 1;
+            index.oddities.first_duplicate =
+                [index.oddities.first_duplicate, episode.first_duplicate].into_iter().flatten().min();
+            if options.duplicates == Duplicates::Fail {
+                let what = match episode.duplicates {
+                    1 => "1 row of the episode repeats an earlier one".to_owned(),
+                    n => format!("{n} rows of the episode repeat earlier ones"),
+                };
+                let error = Error::data(what).episode(id.to_string());
+                let error = error.hint("`input.duplicates = \"drop\"` keeps one of each");
+                return Err(match episode.first_duplicate {
+                    Some(row) => self.rows.locate(row, error),
+                    None => error,
+                });
+            }
+        }
+        let mut done = episode.done;
+        if !done.any() && steps > 0 {
+            index.oddities.unfinished_episodes += 1;
+            match options.unfinished {
+                Unfinished::Keep => {}
+                Unfinished::Truncate => done.truncated = true,
+                Unfinished::Drop => {
+                    index.oddities.dropped_unfinished_episodes += 1;
+                    index.oddities.dropped_unfinished_steps += steps;
+                    return Ok(None);
+                }
+                Unfinished::Fail => {
+                    let row = episode.spans.last().map_or(0, |s| s.row + s.len - 1);
+                    let error = Error::data("the episode's last row is neither terminated nor truncated")
+                        .episode(id.to_string())
+                        .hint("`input.unfinished` = \"keep\", \"truncate\" or \"drop\" says what to do with such episodes");
+                    return Err(self.rows.locate(row, error));
+                }
+            }
+        }
+        let start = index.spans.len();
+        index.spans.extend_from_slice(&episode.spans);
+        Ok(Some(Entry {
+            id: id.clone(),
+            module: 0,
+            ordinal: 0,
+            bare_rank: 0,
+            spans: start..index.spans.len(),
+            steps,
+            t_started: episode.t_started,
+            terminated: done.terminated,
+            truncated: done.truncated,
+            rare: Rare {
+                agent_id: who.agent.clone(),
+                tail: episode.tail,
+                hanging: episode.hanging.clone(),
+                history: Vec::new(),
+            }
+            .boxed(),
+        }))
+    }
+}
+
+impl Source for StepsSource {
+    fn recognised(&self) -> &str {
+        &self.recognised
+    }
+
+    fn notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    fn rows(&self) -> &RowMap {
+        &self.rows
+    }
+
+    fn rows_are_steps(&self) -> bool {
+        true
+    }
+
+    fn peek(&self) -> Result<EpisodeLayout> {
+        // A trailing row can hold the last observation only where actions can be null at all.
+        let may_trail = Some(&self.scan.actions).is_some_and(|name| {
+            self.rows.groups().iter().any(|g| {
+                let file = &self.rows.files()[g.file];
+                file.null_count(g.row_group, name) != Some(0)
+            })
+        });
+        Ok(EpisodeLayout { steps: self.shape.steps.clone(), last_obs: self.shape.has_next_obs() || may_trail })
+    }
+
+    fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
+        let mut index = Index { layout: self.peek()?, ..Index::default() };
+        let mut scanned = scan::scan(&self.rows, &self.scan, progress)?;
+        self.entries(&mut scanned, options, &mut index)?;
+        if index.steps_read == 0 {
+            let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
+            return Err(self
+                .rows
+                .locate(0, error)
+                .hint("a row without an action is the one behind an episode's last step"));
+        }
+        Ok(index)
+    }
+
+    fn read(&self, group: RowGroupRef, layout: &EpisodeLayout, block_bytes: usize) -> Result<BlockIter> {
+        self.blocks(group, layout, block_bytes, false)
+    }
+
+    fn assemble(
+        &self,
+        index: &Index,
+        entries: &[&Entry],
+        blocks: &Blocks,
+        noticed: &mut Noticed,
+    ) -> Result<EpisodeBatch> {
+        let assembly = Assembly::new(self, index, entries, blocks)?;
+        let mut batch =
+            EpisodeBatch { offsets: vec![0], history_offsets: vec![0; entries.len() + 1], ..EpisodeBatch::default() };
+        let mut spans: Vec<Span> = Vec::new();
+        let mut steps = 0;
+        for entry in entries {
+            assembly.check(entry, noticed)?;
+            for &span in &index.spans[entry.spans.clone()] {
+                match spans.last_mut() {
+                    Some(last) if last.row + last.len == span.row => last.len += span.len,
+                    _ => spans.push(span),
+                }
+            }
+            steps += usize::try_from(entry.steps).map_err(|_| Error::internal("an episode larger than memory"))?;
+            batch.offsets.push(steps);
+        }
+        batch.steps = assembly.gather(&spans, steps)?;
+        assembly.add_masks(&spans, &mut batch.steps)?;
+        assembly.add_hanging_rewards(entries, &mut batch)?;
+        assembly.last_obs(entries, &mut batch)?;
+        Ok(batch)
+    }
+}

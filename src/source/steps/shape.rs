@@ -1,0 +1,148 @@
+//! The columns of step rows: as files have them, and as blocks hold them.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::buffer::NullBuffer;
+
+use crate::column::{ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
+use crate::episode::{Columns, EpisodeLayout};
+use crate::error::{Error, Result};
+use crate::source::blocks::LeafNulls;
+use crate::source::file::InputFile;
+use crate::source::ingest;
+use crate::source::modules::Own;
+use crate::source::schema::Unified;
+use crate::tensor::{Tensor, TensorType};
+
+/// What the rows look like; shared with the tasks that decode them.
+#[derive(Debug)]
+pub(super) struct Shape {
+    pub(super) unified: Unified,
+    /// The step columns: observations, actions, rewards, extra outputs, infos.
+    pub(super) steps: Vec<Leaf>,
+    /// The recorded next observations.
+    pub(super) next: Vec<Leaf>,
+}
+
+/// A leaf's name and type.
+pub(super) type Leaf = (Arc<str>, TensorType);
+
+/// The leaves of the step columns (observations, actions, rewards, extra outputs, in this order) and those of the
+/// recorded next observations.
+pub(super) fn split_leaves(unified: &Unified) -> Result<(Vec<Leaf>, Vec<Leaf>)> {
+    let leaves = |want: &dyn Fn(&str) -> bool| -> Vec<Leaf> {
+        let columns = unified.columns.iter().filter(|c| want(root(&c.name)));
+        columns.flat_map(|c| &c.leaves).map(|(leaf, ty)| (Arc::from(leaf.name.as_str()), ty.clone())).collect()
+    };
+    let mut steps = leaves(&|r| r == OBS);
+    let obs = steps.clone();
+    steps.extend(leaves(&|r| r == ACTIONS));
+    steps.extend(leaves(&|r| r == REWARDS));
+    steps.extend(leaves(&|r| !matches!(r, OBS | ACTIONS | REWARDS | NEXT_OBS)));
+    let next = leaves(&|r| r == NEXT_OBS);
+    let found = |name: &str| next.iter().find(|(n, _)| **n == *name).map(|(_, ty)| ty);
+    for (name, ty) in &obs {
+        // Where several modules have rows, each module's types are compared once they are known.
+        check_pair(name, ty, found(&rebase(name, NEXT_OBS)), next.is_empty(), unified.several)?;
+    }
+    if next.len() > obs.len() {
+        return Err(Error::usage("`new_obs` has leaves that `obs` has not").column(NEXT_OBS));
+    }
+    Ok((steps, next))
+}
+
+/// Refuses a recorded next observation that does not fit its observation.
+fn check_pair(obs: &str, ty: &TensorType, next: Option<&TensorType>, none: bool, any_type: bool) -> Result<()> {
+    let expected = rebase(obs, NEXT_OBS);
+    match next {
+        _ if none => Ok(()),
+        Some(found) if found == ty || any_type => Ok(()),
+        Some(found) => {
+            let error = Error::usage(format!("`{expected}` is {found}, but `{obs}` is {ty}")).column(expected);
+            Err(error.hint("cast one of them before, so that both have one type and shape"))
+        }
+        None => Err(Error::usage(format!("`{obs}` is recorded, but `{expected}` is not")).column(expected)),
+    }
+}
+
+/// Refuses a module whose recorded next observations do not fit its observations.
+pub(super) fn check_next(own: &Own) -> Result<()> {
+    let next = |name: &str| own.get(&rebase(name, NEXT_OBS));
+    let none = !own.keys().any(|n| root(n) == NEXT_OBS);
+    let mut obs = own.iter().filter(|(name, _)| root(name) == OBS);
+    obs.try_for_each(|(name, ty)| check_pair(name, ty, next(name), none, false))
+}
+
+impl Shape {
+    /// The columns of a block: the step columns, the recorded next observations, and then what `layout` has in further
+    /// types.
+    pub(super) fn leaves(&self, layout: &EpisodeLayout) -> Vec<Leaf> {
+        let read = |(name, _): &&Leaf| root(name) != INFOS || layout.get(name).is_some();
+        let further = layout.steps.iter().enumerate().filter(|(i, (name, ty))| {
+            let before = layout.steps[..*i].iter().any(|(n, _)| n == name);
+            before || (root(name) == NEXT_OBS && self.next.iter().any(|(n, t)| n == name && t != ty))
+        });
+        let further = further.map(|(_, leaf)| leaf);
+        self.steps.iter().filter(read).chain(&self.next).chain(further).cloned().collect()
+    }
+
+    /// Adds the types that modules have and the unified schema has not.
+    pub(super) fn add_variants<'a>(&self, modules: impl Iterator<Item = &'a Own>, layout: &mut EpisodeLayout) {
+        for (name, ty) in modules.flatten() {
+            let known = self.steps.iter().chain(&self.next).chain(&layout.steps).any(|(n, t)| **n == **name && t == ty);
+            if !known {
+                layout.steps.push((Arc::from(name.as_str()), ty.clone()));
+            }
+        }
+    }
+
+    /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null.
+    pub(super) fn decode(
+        &self,
+        leaves: &[Leaf],
+        file: &InputFile,
+        batch: &RecordBatch,
+        row_in_file: u64,
+    ) -> Result<(Columns, Vec<LeafNulls>)> {
+        let rows = batch.num_rows();
+        let mut found: Vec<Option<Tensor>> = vec![None; leaves.len()];
+        let mut nulls = Vec::new();
+        for column in self.unified.columns.iter().filter(|c| !c.leaves.is_empty()) {
+            let at = |name: &str| -> Vec<usize> { (0..leaves.len()).filter(|&i| *leaves[i].0 == *name).collect() };
+            let Some(array) = batch.column_by_name(&column.source) else {
+                for i in column.leaves.iter().flat_map(|(leaf, _)| at(&leaf.name)) {
+                    found[i] = Some(Tensor::zeros(leaves[i].1.clone(), rows));
+                    nulls.push((i, NullBuffer::new_null(rows)));
+                }
+                continue;
+            };
+            let field = file
+                .schema
+                .field_with_name(&column.source)
+                .map_err(|e| Error::internal(format!("column {:?}: {e}", column.source)))?;
+            for (spec, _) in &column.leaves {
+                let places = at(&spec.name);
+                let types: Vec<TensorType> = places.iter().map(|&i| leaves[i].1.clone()).collect();
+                let read = match types.as_slice() {
+                    [] => continue,
+                    [one] => ingest::tensors(field, array, &[(spec.clone(), one.clone())], row_in_file)?,
+                    _ => ingest::variants(field, array, spec, &types, row_in_file)?,
+                };
+                for (i, ingested) in places.into_iter().zip(read) {
+                    nulls.extend(ingested.nulls.map(|n| (i, n)));
+                    found[i] = Some(ingested.tensor);
+                }
+            }
+        }
+        let columns = leaves.iter().zip(found).map(|((name, _), tensor)| {
+            let tensor = tensor.ok_or_else(|| Error::internal(format!("column `{name}` was not read")))?;
+            Ok((Arc::clone(name), tensor))
+        });
+        Ok((columns.collect::<Result<Columns>>()?, nulls))
+    }
+
+    pub(super) fn has_next_obs(&self) -> bool {
+        !self.next.is_empty()
+    }
+}
