@@ -3,11 +3,12 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rewards::require_last_obs;
 use crate::batch::ModuleBatch;
 use crate::column::{NEXT_OBS, OBS, rebase};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Adds the observation after each action as column `new_obs`, the true last observation of the episode included.
 ///
@@ -33,11 +34,7 @@ impl Connector for AddNextObservationsFromEpisodesToTrainBatch {
         if plan.batch.has(NEXT_OBS) {
             return Ok(());
         }
-        if !plan.episodes.last_obs {
-            return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
-                .column(NEXT_OBS)
-                .hint("map a column to it (`[input] columns = { new_obs = \"...\" }`), or record one more row an episode with the last observation and a null action"));
-        }
+        require_last_obs(plan)?;
         let leaves: Vec<_> = plan.episodes.under(OBS).map(|(n, t)| (rebase(n, NEXT_OBS), t.clone())).collect();
         leaves.into_iter().try_for_each(|(name, ty)| plan.add_steps(&name, ty))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::rewards::require_last_obs;
 use crate::batch::ModuleBatch;
 use crate::column::{INFOS, LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
@@ -58,10 +59,7 @@ impl Connector for AddOneTsToEpisodesAndTruncate {
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if !plan.episodes.last_obs {
-            return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
-                .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
-        }
+        require_last_obs(plan)?;
         if let Some(column) = plan.batch.columns.first() {
             return Err(Error::usage(format!(
                 "`{}` is in the batch already, and has no row for the additional step",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rewards::{from_f64, require_items, scaled_dtype};
+use super::rewards::{Transitions, from_f64, scaled_dtype};
 use crate::batch::ModuleBatch;
 use crate::column::{LOSS_MASK, NEXT_OBS, OBS, REWARDS, is_under, rebase};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
@@ -182,26 +182,14 @@ impl Connector for HindsightGoalRelabelling {
     piece_boilerplate!();
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if cx.module.stateful {
-            return Err(Error::usage("is for stateless modules, and this one is stateful: its sequences would change their goal from step to step")
-                .hint("set rl_module.stateful = false, or leave HindsightGoalRelabelling out"));
+        Transitions {
+            piece: Self::NAME,
+            stateless: ": its sequences would change their goal from step to step",
+            makes: &[OBS, NEXT_OBS, REWARDS, LOSS_MASK, RELABELLED],
+            own: RELABELLED,
+            before: "observations, rewards or steps",
         }
-        require_items(plan)?;
-        for name in [OBS, NEXT_OBS, REWARDS, LOSS_MASK, RELABELLED] {
-            if plan.batch.has(name) {
-                return Err(Error::usage(format!("`{name}` is in the batch already"))
-                    .column(name)
-                    .hint("put HindsightGoalRelabelling before the pieces that add observations, rewards or steps"));
-            }
-        }
-        if plan.episodes.has(RELABELLED) {
-            return Err(Error::usage("the recording has a column of this name").column(RELABELLED));
-        }
-        if !plan.episodes.last_obs {
-            return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
-                .column(NEXT_OBS)
-                .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
-        }
+        .require(cx, plan)?;
         let goal = |option: &str, name: &str| {
             let there: Vec<&str> = plan.episodes.under(OBS).map(|(n, _)| &**n).collect();
             let found = plan.episodes.get(name).filter(|_| is_under(name, OBS));

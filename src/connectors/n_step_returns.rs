@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::rewards::{from_f64, require_items};
+use super::rewards::{Transitions, from_f64};
 use crate::batch::ModuleBatch;
 use crate::column::{NEXT_OBS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, rebase};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
@@ -115,26 +115,14 @@ impl Connector for NStepReturns {
     piece_boilerplate!();
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if cx.module.stateful {
-            return Err(Error::usage("is for stateless modules, and this one is stateful")
-                .hint("set rl_module.stateful = false, or leave NStepReturns out"));
+        Transitions {
+            piece: Self::NAME,
+            stateless: "",
+            makes: &[NEXT_OBS, REWARDS, TERMINATEDS, TRUNCATEDS, N_STEP],
+            own: N_STEP,
+            before: "rewards, flags and next observations",
         }
-        require_items(plan)?;
-        for name in [NEXT_OBS, REWARDS, TERMINATEDS, TRUNCATEDS, N_STEP] {
-            if plan.batch.has(name) {
-                return Err(Error::usage(format!("`{name}` is in the batch already"))
-                    .column(name)
-                    .hint("put NStepReturns before the pieces that add rewards, flags and next observations"));
-            }
-        }
-        if plan.episodes.has(N_STEP) {
-            return Err(Error::usage("the recording has a column of this name").column(N_STEP));
-        }
-        if !plan.episodes.last_obs {
-            return Err(Error::usage("needs the observation after each episode's last step, and the input has none")
-                .column(NEXT_OBS)
-                .hint("map a column to `new_obs`, or record one more row an episode with the last observation and a null action"));
-        }
+        .require(cx, plan)?;
         let rewards = plan.episodes.get(REWARDS).cloned();
         let rewards = rewards.ok_or_else(|| Error::usage("needs rewards as one column").column(REWARDS))?;
         let leaves: Vec<_> = plan.episodes.under(OBS).map(|(n, t)| (rebase(n, NEXT_OBS), t.clone())).collect();

@@ -6,8 +6,8 @@ use arrow::buffer::Buffer;
 use half::f16;
 
 use crate::batch::{ModuleBatch, Rows, Stage};
-use crate::column::{LOSS_MASK, REWARDS};
-use crate::connector::Plan;
+use crate::column::{LOSS_MASK, NEXT_OBS, REWARDS};
+use crate::connector::{Context, Plan};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorType};
@@ -20,6 +20,50 @@ pub fn require_unread(plan: &Plan<'_>, root: &str) -> Result<()> {
             .hint(format!("put this piece before the one that adds `{root}`")));
     }
     require_items(plan)
+}
+
+/// What a piece needs that makes transitions, with their next observations, in place of the pieces that add those.
+pub struct Transitions<'a> {
+    /// The piece.
+    pub piece: &'a str,
+    /// Why it is for stateless modules.
+    pub stateless: &'a str,
+    /// The columns that it makes, and that nobody may have made before.
+    pub makes: &'a [&'a str],
+    /// The one among them that no recording may have.
+    pub own: &'a str,
+    /// In front of what it must stand.
+    pub before: &'a str,
+}
+
+impl Transitions<'_> {
+    /// Refuses modules, batches and recordings that such a piece cannot work on.
+    pub fn require(&self, cx: Context<'_>, plan: &Plan<'_>) -> Result<()> {
+        if cx.module.stateful {
+            return Err(Error::usage(format!("is for stateless modules, and this one is stateful{}", self.stateless))
+                .hint(format!("set rl_module.stateful = false, or leave {} out", self.piece)));
+        }
+        require_items(plan)?;
+        if let Some(name) = self.makes.iter().find(|name| plan.batch.has(name)) {
+            return Err(Error::usage(format!("`{name}` is in the batch already"))
+                .column(*name)
+                .hint(format!("put {} before the pieces that add {}", self.piece, self.before)));
+        }
+        if plan.episodes.has(self.own) {
+            return Err(Error::usage("the recording has a column of this name").column(self.own));
+        }
+        require_last_obs(plan)
+    }
+}
+
+/// Refuses recordings without the observation after an episode's last step.
+pub fn require_last_obs(plan: &Plan<'_>) -> Result<()> {
+    if plan.episodes.last_obs {
+        return Ok(());
+    }
+    Err(Error::usage("needs the observation after each episode's last step, and the input has none")
+        .column(NEXT_OBS)
+        .hint("map a column to it (`[input] columns = { new_obs = \"...\" }`), or record one more row an episode with the last observation and a null action"))
 }
 
 /// Refuses a batch that is padded or joined.

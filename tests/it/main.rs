@@ -18,6 +18,7 @@ mod layouts;
 mod look_back;
 mod modules;
 mod output;
+mod references;
 mod split;
 #[cfg(feature = "sql")]
 mod sql;
