@@ -19,11 +19,11 @@ fn lists(rows: &[Option<Vec<f32>>]) -> ArrayRef {
 fn walker_and_scout() -> Columns {
     let agents = ["walker", "scout"].repeat(4);
     let row = |i: u16, from: u16| -> Vec<f32> {
-        let n = if i % 2 == 0 { 4 } else { 2 };
+        let n = if i.is_multiple_of(2) { 4 } else { 2 };
         (0..n).map(|k| f32::from(10 * (i / 2 + from) + k)).collect()
     };
     let rows = |from: u16| (0..8).map(|i| Some(row(i, from))).collect::<Vec<_>>();
-    let action = |i: u16| if i % 2 == 0 { vec![f32::from(i)] } else { vec![f32::from(i); 3] };
+    let action = |i: u16| if i.is_multiple_of(2) { vec![f32::from(i)] } else { vec![f32::from(i); 3] };
     vec![
         ("eps_id", texts(&["e"; 8])),
         ("agent_id", texts(&agents)),
@@ -62,7 +62,7 @@ fn check(work: &Work) {
 #[test]
 fn each_module_has_its_own_shape() {
     let all = batch(walker_and_scout());
-    let work = Work::of_batches(&[all.clone()]);
+    let work = Work::of_batches(std::slice::from_ref(&all));
     let manifest = work.manifest_of(&work.convert_job(BC, &["--threads", "1"]));
     check(&work);
     assert_eq!(manifest["counts"]["discontinuities"], 0);
@@ -86,7 +86,7 @@ fn repetitions_are_found_in_rows_of_several_shapes() {
     columns.retain(|(n, _)| *n != "t");
     let all = batch(columns);
     let work = Work::new();
-    work.parquet("a.parquet", &[all.clone()]);
+    work.parquet("a.parquet", std::slice::from_ref(&all));
     work.parquet("b.parquet", &[all]);
     let manifest = work.manifest_of(&work.convert_job(BC, &[]));
     check(&work);

@@ -131,8 +131,8 @@ fn distances_to_what_is_remembered() {
         let nearest = |o: &f64| memory.iter().map(|m| (o - m).abs()).reduce(f64::min).unwrap_or(0.0);
         let distances: Vec<f64> = e.obs[..e.rewards.len()].iter().map(nearest).collect();
         expected.extend(distances.iter().zip(&e.rewards).map(|(d, r)| r + 0.5 * d));
-        let largest = distances.iter().copied().reduce(f64::max).unwrap();
-        memory.push(e.obs[distances.iter().position(|d| *d == largest).unwrap()]);
+        let farthest = (1..distances.len()).fold(0, |best, i| if distances[i] > distances[best] { i } else { best });
+        memory.push(e.obs[farthest]);
         if memory.len() > 3 {
             memory.remove(0);
         }

@@ -1,8 +1,11 @@
 use super::*;
 use crate::batch::BatchLayout;
+use crate::column::{ACTIONS, REWARDS};
 use crate::connectors::testing::{apply, apply_to, episodes};
+use crate::episode::{Columns, EpisodeLayout};
 use crate::error::Kind as ErrorKind;
 use crate::job::{Compat, ModuleSettings};
+use crate::tensor::{Tensor, TensorType};
 
 fn piece(into: Target, columns: &[(&str, &str)]) -> Expression {
     Expression { columns: columns.iter().map(|(n, e)| ((*n).to_owned(), (*e).to_owned())).collect(), into }
