@@ -172,7 +172,7 @@ fn mistakes_are_told_before_anything_is_read() {
             expression("{ rewards = 'reward / 10.0' }"),
             "error: found no column `reward`; there are \"obs/0\" to \"obs/1\", actions, rewards, t, terminateds, truncateds, \
              episode_length, episode_return, eps_id, agent_id (in `reward / 10.0`)\n  \
-             at: job key `columns.rewards`, connector 0 (Expression), column `reward`\n  hint: did you mean `rewards`?\n",
+             at: job key `learner.connectors[0].columns.rewards`, connector 0 (Expression), column `reward`\n  hint: did you mean `rewards`?\n",
         ),
         ("", expression("{ rewards = 'rewards +' }"), "error: this is no SQL expression: "),
         (
@@ -184,8 +184,8 @@ fn mistakes_are_told_before_anything_is_read() {
         (
             "where = 'return > 1'",
             String::new(),
-            "error: found no column `return`; there are eps_id, agent_id, episode_return, episode_length, terminated, \
-             truncated, t_started (in `return > 1`)\n  at: job key `input.where`, column `return`\n",
+            "error: found no column `return`; there are eps_id, episode_return, episode_length, terminated, truncated, \
+             t_started (in `return > 1`)\n  at: job key `input.where`, column `return`\n",
         ),
         ("where = 'episode_return'", String::new(), "error: the predicate `episode_return` gives float64"),
     ] {
@@ -212,4 +212,5 @@ fn what_only_data_show_exits_with_1() {
     let output = gristmill(&["convert", "job.toml"], dir.path());
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("leaves none of 4 episodes"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("hint: of all episodes, episode_length is "), "{}", stderr(&output));
 }
