@@ -8,6 +8,8 @@
 //! `copy` prints nothing: its time is the process's. `pages` prints the seconds of both halves and their sum, because
 //! it has to decompress OUT's pages first, which is not part of the floor.
 
+#![expect(clippy::print_stdout, reason = "a program's output")]
+
 use std::error::Error;
 use std::fs::File;
 use std::path::Path;
@@ -101,7 +103,10 @@ fn encode(
             }
         }
     }
-    Ok(writers.into_iter().map(|w| w.close()).collect::<std::result::Result<_, _>>()?)
+    Ok(writers
+        .into_iter()
+        .map(parquet::arrow::arrow_writer::ArrowColumnWriter::close)
+        .collect::<std::result::Result<_, _>>()?)
 }
 
 /// Visits the decompressed pages of the columns whose top-level name is in `columns` (of all, if that is empty).

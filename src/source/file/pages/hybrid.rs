@@ -125,12 +125,11 @@ impl<'a> Indices<'a> {
     /// Fills `out` with the next values; `None` if there are not that many.
     pub fn fill(&mut self, mut out: &mut [u32]) -> Option<()> {
         while !out.is_empty() {
-            let (bytes, run, used) = match self.run.take() {
-                Some(run) => run,
-                None => {
-                    let bytes = self.hybrid.bytes;
-                    (bytes, self.hybrid.run()?, 0)
-                }
+            let (bytes, run, used) = if let Some(run) = self.run.take() {
+                run
+            } else {
+                let bytes = self.hybrid.bytes;
+                (bytes, self.hybrid.run()?, 0)
             };
             let (Run::Same(_, n) | Run::Packed(_, n)) = run;
             let take = (n - used).min(out.len());

@@ -61,7 +61,7 @@ fn dims(levels: &[u32], depth: usize) -> Option<Vec<usize>> {
 /// Whether the `n` levels of `bytes` are those of whole rows of shape `dims`.
 pub(super) fn is_regular(bytes: &[u8], width: u32, n: usize, dims: &[usize]) -> bool {
     let row = dims.iter().try_fold(1_usize, |size, &dim| size.checked_mul(dim)).unwrap_or(0);
-    if row == 0 || row > LOOK || n == 0 || n % row != 0 {
+    if row == 0 || row > LOOK || n == 0 || !n.is_multiple_of(row) {
         return false;
     }
     let expected: Vec<u32> = (0..row).map(|i| level(i, row, dims)).collect();
@@ -85,7 +85,7 @@ fn level(i: usize, row: usize, dims: &[usize]) -> u32 {
     let mut size = row;
     let mut level = 0;
     for &dim in dims {
-        if i % size == 0 {
+        if i.is_multiple_of(size) {
             break;
         }
         size /= dim;

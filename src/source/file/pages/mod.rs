@@ -170,12 +170,11 @@ impl PagedLeaf {
         let depth = self.leaf.lists.len();
         if depth > 0 {
             let rep = &levels.all[levels.rep.clone()];
-            match &self.dims {
-                Some(dims) => levels::is_regular(rep, width(depth), n, dims).then_some(())?,
-                None => {
-                    let dims = levels::shape(rep, width(depth), n, depth)?;
-                    self.dims = self.fits(&dims).then_some(dims);
-                }
+            if let Some(dims) = &self.dims {
+                levels::is_regular(rep, width(depth), n, dims).then_some(())?
+            } else {
+                let dims = levels::shape(rep, width(depth), n, depth)?;
+                self.dims = self.fits(&dims).then_some(dims);
             }
         }
         self.regular = Some((levels.all.clone(), n));

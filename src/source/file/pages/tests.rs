@@ -53,7 +53,7 @@ fn regular() -> Vec<(&'static str, ArrayRef)> {
         ("u16", Arc::new(UInt16Array::from_iter_values((0..1000).map(|i| i * 65)))),
         ("f16", Arc::new(Float16Array::from_iter_values((0..ROWS).map(half)))),
         ("f64", Arc::new(Float64Array::from_iter_values((0..1000_i32).map(|i| f64::from(i).sin())))),
-        ("bool", Arc::new(BooleanArray::from_iter((0..ROWS).map(|i| Some(i % 7 == 3))))),
+        ("bool", Arc::new((0..ROWS).map(|i| Some(i % 7 == 3)).collect::<BooleanArray>())),
         ("binary", Arc::new(FixedSizeBinaryArray::try_new(5, bytes.into(), None).unwrap())),
         ("vector", Arc::new(fixed(4, Arc::new(floats(ROWS * 4))))),
         ("one", Arc::new(fixed(1, Arc::new(floats(ROWS))))),
@@ -91,14 +91,14 @@ fn offsets64(len: usize, rows: usize) -> OffsetBuffer<i64> {
 
 /// Columns with something that only the crate's reader can do, from some row on.
 fn irregular() -> Vec<(&'static str, ArrayRef)> {
-    let late = |i: usize| i < 700 || i % 9 > 0;
-    let nulls = || Some(NullBuffer::from_iter((0..ROWS).map(late)));
-    let inner = NullBuffer::from_iter((0..ROWS * 2).map(late));
+    let late = |i: usize| i < 700 || !i.is_multiple_of(9);
+    let nulls = || Some((0..ROWS).map(late).collect::<NullBuffer>());
+    let inner = (0..ROWS * 2).map(late).collect::<NullBuffer>();
     let with_null_element = Float32Array::new(floats(ROWS * 2).values().clone(), Some(inner));
     let ragged = OffsetBuffer::<i32>::from_lengths((0..ROWS).map(|i| if late(i) { 3 } else { i % 5 }));
     let total = ragged.last();
     vec![
-        ("null scalars", Arc::new(Int64Array::from_iter((0..1000_i64).map(|i| (i < 700 || i % 9 > 0).then_some(i))))),
+        ("null scalars", Arc::new((0..1000_i64).map(|i| (i < 700 || i % 9 > 0).then_some(i)).collect::<Int64Array>())),
         (
             "null lists",
             Arc::new(FixedSizeListArray::new(item(DataType::Float32), 2, Arc::new(floats(ROWS * 2)), nulls())),
@@ -134,7 +134,7 @@ fn compare(file: &tempfile::NamedTempFile, batch_rows: usize, what: &str) -> Vec
     };
     let columns: Vec<usize> = (0..input.schema.fields().len()).collect();
     let mut paged = Vec::new();
-    for group in 0..groups.len() {
+    for (group, promised) in groups.iter().enumerate() {
         let mut ours = footer.reader(File::open(file.path()).unwrap(), bytes, group, &columns, batch_rows).unwrap();
         let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(file.path()).unwrap()).unwrap();
         let theirs = builder.with_row_groups(vec![group]).with_batch_size(batch_rows).build().unwrap();
@@ -154,7 +154,7 @@ fn compare(file: &tempfile::NamedTempFile, batch_rows: usize, what: &str) -> Vec
             rows += found.num_rows();
         }
         assert!(ours.next().is_none());
-        assert_eq!(rows, groups[group].rows);
+        assert_eq!(rows, promised.rows);
         paged = ours.paged();
     }
     paged

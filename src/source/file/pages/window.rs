@@ -52,7 +52,7 @@ impl ChunkReader for Shared {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        exactly(self.read_at(start, length as u64)?, start, length)
+        exactly(&self.read_at(start, length as u64)?, start, length)
     }
 }
 
@@ -73,7 +73,7 @@ impl Read for Cursor {
     }
 }
 
-fn exactly(bytes: Bytes, start: u64, length: usize) -> Result<Bytes> {
+fn exactly(bytes: &Bytes, start: u64, length: usize) -> Result<Bytes> {
     if bytes.len() < length {
         let found = bytes.len();
         return Err(ParquetError::EOF(format!("found {found} bytes at {start}, expected {length}")));
@@ -125,7 +125,7 @@ impl ChunkReader for Window {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        exactly(self.at(start, length as u64)?, start, length)
+        exactly(&self.at(start, length as u64)?, start, length)
     }
 }
 
