@@ -19,6 +19,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::batch::{BatchLayout, ModuleBatch, Rows, Stage};
+use crate::column::{INFOS, root};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings, Space};
@@ -181,9 +182,10 @@ pub trait Connector: Debug + Send + Sync {
         Numbering::None
     }
 
-    /// Whether the piece looks at infos. They are read only for such pieces.
-    fn reads_infos(&self) -> bool {
-        false
+    /// Whether the piece, for a module, looks at the recorded step column `column` (a leaf's name: `state_out/h`), at
+    /// its values or its type. Columns that no piece looks at are not read. Infos are looked at by few.
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) != INFOS
     }
 
     /// Whether the piece cuts episodes into sequences in a way of its own. In front of the default pipeline such a piece

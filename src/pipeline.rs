@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
-use crate::column::OBS;
+use crate::column::{INFOS, OBS};
 use crate::connector::{Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Repairs, Survey};
 use crate::connectors::{
     self, AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch,
@@ -332,10 +332,16 @@ impl Pipeline {
         self.pieces.iter().map(|p| p.look_back(module)).fold(0, usize::saturating_add)
     }
 
+    /// Whether any piece looks at the recorded step column `column`, for a module.
+    #[must_use]
+    pub fn reads(&self, module: &ModuleSettings, column: &str) -> bool {
+        self.pieces.iter().any(|p| p.reads(module, column))
+    }
+
     /// Whether any piece looks at infos.
     #[must_use]
     pub fn reads_infos(&self) -> bool {
-        self.pieces.iter().any(|p| p.reads_infos())
+        self.reads(&ModuleSettings::default(), INFOS)
     }
 
     /// How RLlib would tell the chunks apart whose batch has this layout.

@@ -4,10 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::{ACTIONS, REWARDS, STATE_IN, STATE_OUT, TERMINATEDS, TRUNCATEDS, root};
+use crate::column::{ACTIONS, INFOS, OBS, REWARDS, STATE_IN, STATE_OUT, TERMINATEDS, TRUNCATEDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Chunk, EpisodeBatch};
 use crate::error::Result;
+use crate::job::ModuleSettings;
 use crate::tensor::{DType, Tensor, TensorType};
 
 /// Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output but `state_in`/`state_out`.
@@ -47,6 +48,10 @@ fn flags(episodes: &EpisodeBatch, flag: impl Fn(&Chunk) -> bool) -> Tensor {
 
 impl Connector for AddColumnsFromEpisodesToTrainBatch {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        !matches!(root(column), OBS | INFOS) && !is_state(column)
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let before = plan.batch.clone();

@@ -4,10 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::INFOS;
+use crate::column::{INFOS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
+use crate::job::ModuleSettings;
 
 /// Adds what the environment told beside each observation: a column for each number in the infos.
 ///
@@ -39,8 +40,8 @@ impl Piece for AddInfosFromEpisodesToTrainBatch {
 impl Connector for AddInfosFromEpisodesToTrainBatch {
     piece_boilerplate!();
 
-    fn reads_infos(&self) -> bool {
-        true
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == INFOS
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

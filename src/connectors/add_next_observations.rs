@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rewards::require_last_obs;
 use crate::batch::ModuleBatch;
-use crate::column::{NEXT_OBS, OBS, rebase};
+use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
+use crate::job::ModuleSettings;
 
 /// Adds the observation after each action as column `new_obs`, the true last observation of the episode included.
 ///
@@ -29,6 +30,10 @@ impl Piece for AddNextObservationsFromEpisodesToTrainBatch {
 
 impl Connector for AddNextObservationsFromEpisodesToTrainBatch {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == OBS
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.has(NEXT_OBS) {

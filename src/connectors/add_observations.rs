@@ -4,10 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::OBS;
+use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
+use crate::job::ModuleSettings;
 use crate::source::keys::Numbering;
 
 /// Adds the observation before each action as column `obs`; look-back observations and the last one are left out.
@@ -37,6 +38,10 @@ impl Piece for AddObservationsFromEpisodesToBatch {
 
 impl Connector for AddObservationsFromEpisodesToBatch {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == OBS
+    }
 
     fn numbering(&self) -> Numbering {
         Numbering::WithObservations

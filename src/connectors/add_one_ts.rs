@@ -11,6 +11,7 @@ use crate::column::{INFOS, LOSS_MASK, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, roo
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 use crate::source::keys::Numbering;
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
@@ -53,6 +54,10 @@ fn lengthened(episodes: &EpisodeBatch, column: &Tensor, extra: impl Fn(&mut Tens
 
 impl Connector for AddOneTsToEpisodesAndTruncate {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
+        false
+    }
 
     fn numbering(&self) -> Numbering {
         Numbering::Always

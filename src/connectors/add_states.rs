@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Rows, Stage};
-use crate::column::{NEXT_OBS, NEXT_STATE_IN, STATE_IN, STATE_OUT, rebase};
+use crate::column::{NEXT_OBS, NEXT_STATE_IN, STATE_IN, STATE_OUT, rebase, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
@@ -184,6 +184,10 @@ fn before(
 
 impl Connector for AddStatesFromEpisodesToBatch {
     piece_boilerplate!();
+
+    fn reads(&self, module: &ModuleSettings, column: &str) -> bool {
+        module.stateful && matches!(root(column), STATE_IN | STATE_OUT)
+    }
 
     fn look_back(&self, module: &ModuleSettings) -> usize {
         usize::from(module.stateful)

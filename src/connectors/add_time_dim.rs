@@ -8,6 +8,7 @@ use crate::column::{LOSS_MASK, SEQ_LENS};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::Result;
+use crate::job::ModuleSettings;
 use crate::tensor::{DType, TensorType};
 use crate::window::{Fill, Spec};
 
@@ -47,6 +48,10 @@ impl Piece for AddTimeDimToBatchAndZeroPad {
 
 impl Connector for AddTimeDimToBatchAndZeroPad {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
+        false
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if !cx.module.stateful {

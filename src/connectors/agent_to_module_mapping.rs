@@ -7,6 +7,7 @@ use crate::batch::{ModuleBatch, Stage};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 
 /// Sends each agent's data to the module that acts for it.
 ///
@@ -37,6 +38,10 @@ impl Piece for AgentToModuleMapping {
 
 impl Connector for AgentToModuleMapping {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
+        false
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.stage > Stage::Items {

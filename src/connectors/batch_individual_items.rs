@@ -7,6 +7,7 @@ use crate::batch::{ModuleBatch, Stage};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 
 /// Joins the items of each column into one array with a leading batch dimension.
 ///
@@ -25,6 +26,10 @@ impl Piece for BatchIndividualItems {
 
 impl Connector for BatchIndividualItems {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
+        false
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.stage >= Stage::Batched {

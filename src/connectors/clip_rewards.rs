@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rewards::{lay_out_rewards, map_rewards};
 use crate::batch::ModuleBatch;
+use crate::column::{REWARDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 
 /// Clips rewards to `-limit ..= limit`, or replaces them by their sign.
 ///
@@ -63,6 +65,10 @@ fn sign(x: f64) -> f64 {
 
 impl Connector for ClipRewards {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == REWARDS
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         lay_out_rewards(plan)

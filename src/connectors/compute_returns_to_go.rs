@@ -4,11 +4,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::REWARDS;
+use crate::column::{REWARDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::job::Compat;
+use crate::job::{Compat, ModuleSettings};
 use crate::tensor::{DType, Tensor};
 
 /// The column that this piece adds.
@@ -47,6 +47,10 @@ impl Piece for ComputeReturnsToGo {
 
 impl Connector for ComputeReturnsToGo {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == REWARDS
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let rewards = plan.episodes.get(REWARDS).cloned();

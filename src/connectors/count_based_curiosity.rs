@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use super::intrinsic::{self, Bonuses};
 use crate::batch::ModuleBatch;
-use crate::column::OBS;
+use crate::column::{OBS, REWARDS, root};
 use crate::connector::{Connector, Context, ModuleUnit, Ordered, Piece, Plan, Repairs, in_order, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::job::Compat;
+use crate::job::{Compat, ModuleSettings};
 use crate::tensor::{DType, Tensor, TensorType};
 
 /// NaNs that were counted as equal.
@@ -61,6 +61,10 @@ impl Piece for CountBasedCuriosity {
 
 impl Connector for CountBasedCuriosity {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        matches!(root(column), OBS | REWARDS)
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let leaves = intrinsic::obs_leaves(plan)?;

@@ -6,11 +6,11 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
-use crate::column::OBS;
+use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::job::{Compat, Space};
+use crate::job::{Compat, ModuleSettings, Space};
 use crate::tensor::{DType, Tensor, TensorType};
 
 /// Discrete values that do not count from zero.
@@ -305,6 +305,10 @@ fn place(compat: Compat, value: i64, depth: usize, start: i64) -> Option<usize> 
 
 impl Connector for FlattenObservations {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == OBS
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.has(OBS) {

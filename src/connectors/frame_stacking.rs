@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::stack_observations as stacking;
 use crate::batch::ModuleBatch;
-use crate::column::OBS;
+use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
@@ -57,6 +57,10 @@ impl Piece for FrameStacking {
 
 impl Connector for FrameStacking {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == OBS
+    }
 
     fn look_back(&self, _: &ModuleSettings) -> usize {
         self.num_frames - 1

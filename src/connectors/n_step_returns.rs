@@ -5,10 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rewards::{Transitions, from_f64};
 use crate::batch::ModuleBatch;
-use crate::column::{NEXT_OBS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, rebase};
+use crate::column::{NEXT_OBS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, rebase, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// The number of steps in a step's window, under RLlib's name.
@@ -113,6 +114,10 @@ impl NStepReturns {
 
 impl Connector for NStepReturns {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        matches!(root(column), OBS | REWARDS)
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         Transitions {

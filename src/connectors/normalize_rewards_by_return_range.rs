@@ -8,10 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rewards::{lay_out_rewards, map_rewards, real_steps};
 use crate::batch::ModuleBatch;
-use crate::column::REWARDS;
+use crate::column::{REWARDS, root};
 use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Survey, piece_boilerplate};
 use crate::episode::{EpisodeBatch, EpisodeId};
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 use crate::tensor::DType;
 
 /// Divides rewards by the range of the episodes' returns and multiplies them by `max_episode_steps`.
@@ -190,6 +191,10 @@ fn joined(mut parts: Vec<Part>) -> Vec<Part> {
 
 impl Connector for NormalizeRewardsByReturnRange {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == REWARDS
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         match plan.episodes.get(REWARDS) {

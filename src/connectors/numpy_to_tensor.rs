@@ -8,6 +8,7 @@ use crate::column::{INFOS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 use crate::tensor::{DType, TensorType};
 
 /// Turns float64 into float32, rounding to nearest even; every other dtype stays (float16, integers, booleans).
@@ -51,6 +52,10 @@ const fn tensor_dtype(dtype: DType) -> DType {
 
 impl Connector for NumpyToTensor {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
+        false
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         if plan.batch.stage < Stage::Batched {

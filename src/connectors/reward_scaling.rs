@@ -5,9 +5,11 @@ use serde::{Deserialize, Serialize};
 
 use super::rewards::{lay_out_rewards, map_rewards};
 use crate::batch::ModuleBatch;
+use crate::column::{REWARDS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::job::ModuleSettings;
 
 /// Scales rewards, then shifts them: `rewards * scale + shift`.
 ///
@@ -49,6 +51,10 @@ impl Piece for RewardScaling {
 
 impl Connector for RewardScaling {
     piece_boilerplate!();
+
+    fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
+        root(column) == REWARDS
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         lay_out_rewards(plan)

@@ -28,7 +28,7 @@ use record::{manifest, report};
 use schedule::{Limits, Taker};
 use units::Unit;
 
-use crate::column::DEFAULT_MODULE_ID;
+use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
@@ -124,7 +124,13 @@ pub fn convert_with(
     let mut filtered_out = 0;
     if let Some(predicate) = &job.input.where_ {
         let returns = if choose::needs_returns(&index, predicate)? {
-            Some(returns(&*source, &index, &pipeline, &modules, limits, progress)?)
+            // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
+            let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
+            let returns = returns(&*source, &index, &pipeline, &modules, limits, progress)?;
+            if let Some((layout, layouts)) = all {
+                (index.layout, index.layouts) = (layout, layouts);
+            }
+            Some(returns)
         } else {
             None
         };
@@ -146,6 +152,10 @@ pub fn convert_with(
         }
         None => (modules, None),
     };
+
+    if source.rows_are_steps() {
+        index.narrow(&|column| modules.iter().any(|m| pipeline.reads(&m.settings, column)));
+    }
 
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
     let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;

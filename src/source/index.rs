@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::episode::{EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 
@@ -159,6 +160,18 @@ pub struct Index {
 }
 
 impl Index {
+    /// Leaves only those step columns in the layouts that `reads` asks for. The layouts as they were come back.
+    ///
+    /// Recorded next observations stand beside their observations, whose last one they may hold.
+    pub fn narrow(&mut self, reads: &dyn Fn(&str) -> bool) -> (EpisodeLayout, Vec<EpisodeLayout>) {
+        let before = (self.layout.clone(), self.layouts.clone());
+        let wanted = |name: &str| reads(name) || (root(name) == NEXT_OBS && reads(&rebase(name, OBS)));
+        for layout in self.layouts.iter_mut().chain([&mut self.layout]) {
+            layout.steps.retain(|(name, _)| wanted(name));
+        }
+        before
+    }
+
     /// The episode that a global row belongs to, and the row's step in it (none for rows that hold more or less than
     /// one step). Looks at every entry: for errors only.
     #[must_use]

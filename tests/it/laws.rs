@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use gristmill::batch::ModuleBatch;
 use gristmill::connector::{Connector, ModuleUnit, Repairs};
-use gristmill::connectors::{Entry, all};
+use gristmill::connectors::{self, Entry};
 use gristmill::episode::{Chunk, Columns, EpisodeBatch, EpisodeId, EpisodeLayout};
 use gristmill::job::{Compat, Job, Learner, ModuleSettings};
 use gristmill::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
@@ -25,6 +25,11 @@ fn options(name: &str) -> Value {
         "ActionChunking" => json!({ "chunk_size": 3, "past": 1 }),
         _ => json!({}),
     }
+}
+
+/// All pieces that this build has: `Expression` needs SQL.
+fn all() -> impl Iterator<Item = &'static Entry> {
+    connectors::all().iter().filter(|entry| cfg!(feature = "sql") || entry.name != "Expression")
 }
 
 fn build(entry: &Entry, options: Value) -> Box<dyn Connector> {
@@ -259,6 +264,25 @@ fn nothing_and_episodes_of_nothing_give_no_rows() {
                 let batch = place.run(&[episodes(lengths, &place.obs)]).remove(0);
                 assert!(batch.iter().all(|(_, column)| column.rows() == 0), "{}: rows of nothing", place.what);
             }
+        }
+    }
+}
+
+/// Columns that a piece says it does not look at may be missing.
+#[test]
+fn what_is_not_looked_at_changes_nothing() {
+    let lengths = [4, 3, 0, 1, 2, 0, 7, 3];
+    for entry in all() {
+        for place in places(entry) {
+            let whole = episodes(&lengths, &place.obs);
+            let settings = &place.modules[0].settings;
+            let mut read = whole.clone();
+            for columns in [&mut read.steps, &mut read.last_obs, &mut read.history] {
+                let kept = columns.iter().filter(|(name, _)| place.pipeline.reads(settings, name));
+                *columns = kept.map(|(name, tensor)| (Arc::clone(name), tensor.clone())).collect();
+            }
+            let all = place.run(&[whole]).remove(0).into_columns();
+            assert!(place.run(&[read]).remove(0).into_columns() == all, "{}", place.what);
         }
     }
 }

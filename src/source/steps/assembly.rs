@@ -1,5 +1,6 @@
 //! Episodes of one module from the blocks that hold their rows.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::buffer::NullBuffer;
@@ -66,10 +67,13 @@ impl<'a> Assembly<'a> {
         let module = entries.first().map_or(0, |e| e.module as usize);
         let layout = index.layouts.get(module).unwrap_or(&index.layout);
         let all = source.shape.leaves(&index.layout);
-        let place = |name: &str, ty: &TensorType| all.iter().position(|(n, t)| **n == *name && t == ty);
+        let places: HashMap<(&str, &TensorType), usize> =
+            all.iter().enumerate().rev().map(|(i, (name, ty))| ((&**name, ty), i)).collect();
+        let there: HashSet<&str> = all.iter().map(|(name, _)| &**name).collect();
+        let place = |name: &str, ty: &TensorType| places.get(&(name, ty)).copied();
         let infos = || all.iter().enumerate().filter(|(_, (n, _))| root(n) == INFOS);
         let column = |(name, ty): &Leaf| {
-            let is_mask = root(name) == INFOS && all.iter().all(|(n, _)| n != name);
+            let is_mask = root(name) == INFOS && !there.contains(&**name);
             let at = if is_mask {
                 infos().find(|(_, (info, _))| source.mask_of(info) == Some(name)).map(|(at, _)| at)
             } else {

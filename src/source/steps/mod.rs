@@ -3,7 +3,7 @@
 mod assembly;
 mod shape;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use self::assembly::Assembly;
@@ -19,7 +19,7 @@ use super::resolve::{self, Resolved};
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::Who;
 use super::scan::{self, Presence, ScanColumns, Scanned};
-use super::schema::Unified;
+use super::schema::{Unified, UnifiedColumn};
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, root};
 use crate::episode::{EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
@@ -103,7 +103,10 @@ impl StepsSource {
                 .into_iter()
                 .filter_map(|(name, source)| Some((name, source.clone()?)))
                 .collect();
-        let tensor_source = |s: &String| shape.unified.columns.iter().any(|c| c.source == *s && !c.leaves.is_empty());
+        let names: HashSet<&str> = leaves.iter().map(|(name, _)| &**name).collect();
+        let read = |c: &&UnifiedColumn| c.leaves.iter().any(|(leaf, _)| names.contains(leaf.name.as_str()));
+        let sources: HashSet<&str> = shape.unified.columns.iter().filter(read).map(|c| c.source.as_str()).collect();
+        let tensor_source = |s: &String| sources.contains(s.as_str());
         wanted.retain(|s| tensor_source(s) || (flags && flag_names.iter().any(|(_, f)| f == s)));
         let batches = file.read(group.row_group, &wanted, batch_rows).map_err(|e| place(&file, e))?;
         let mut row = group.first_row;

@@ -1,11 +1,12 @@
 //! The columns of step rows: as files have them, and as blocks hold them.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
-use crate::column::{ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
+use crate::column::{ACTIONS, NEXT_OBS, OBS, REWARDS, rebase, root};
 use crate::episode::{Columns, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::source::blocks::LeafNulls;
@@ -75,16 +76,18 @@ pub(super) fn check_next(own: &Own) -> Result<()> {
 }
 
 impl Shape {
-    /// The columns of a block: the step columns, the recorded next observations, and then what `layout` has in further
-    /// types.
+    /// The columns of a block: those step columns that `layout` has, the recorded next observations of observations that
+    /// it has, and then what it has in further types.
     pub(super) fn leaves(&self, layout: &EpisodeLayout) -> Vec<Leaf> {
-        let read = |(name, _): &&Leaf| root(name) != INFOS || layout.get(name).is_some();
+        let there: HashSet<&str> = layout.steps.iter().map(|(name, _)| &**name).collect();
+        let read = |(name, _): &&Leaf| there.contains(&**name);
+        let next = self.next.iter().filter(|(name, _)| there.contains(rebase(name, OBS).as_str()));
         let further = layout.steps.iter().enumerate().filter(|(i, (name, ty))| {
             let before = layout.steps[..*i].iter().any(|(n, _)| n == name);
             before || (root(name) == NEXT_OBS && self.next.iter().any(|(n, t)| n == name && t != ty))
         });
         let further = further.map(|(_, leaf)| leaf);
-        self.steps.iter().filter(read).chain(&self.next).chain(further).cloned().collect()
+        self.steps.iter().filter(read).chain(next).chain(further).cloned().collect()
     }
 
     /// Adds the types that modules have and the unified schema has not.
@@ -108,8 +111,14 @@ impl Shape {
         let rows = batch.num_rows();
         let mut found: Vec<Option<Tensor>> = vec![None; leaves.len()];
         let mut nulls = Vec::new();
-        for column in self.unified.columns.iter().filter(|c| !c.leaves.is_empty()) {
-            let at = |name: &str| -> Vec<usize> { (0..leaves.len()).filter(|&i| *leaves[i].0 == *name).collect() };
+        let mut places: HashMap<&str, Vec<usize>> = HashMap::new();
+        for (i, (name, _)) in leaves.iter().enumerate() {
+            places.entry(name).or_default().push(i);
+        }
+        let at = |name: &str| places.get(name).cloned().unwrap_or_default();
+        for column in
+            self.unified.columns.iter().filter(|c| c.leaves.iter().any(|(l, _)| places.contains_key(&*l.name)))
+        {
             let Some(array) = batch.column_by_name(&column.source) else {
                 for i in column.leaves.iter().flat_map(|(leaf, _)| at(&leaf.name)) {
                     found[i] = Some(Tensor::zeros(leaves[i].1.clone(), rows));

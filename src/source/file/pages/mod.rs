@@ -171,7 +171,7 @@ impl PagedLeaf {
         if depth > 0 {
             let rep = &levels.all[levels.rep.clone()];
             if let Some(dims) = &self.dims {
-                levels::is_regular(rep, width(depth), n, dims).then_some(())?
+                levels::is_regular(rep, width(depth), n, dims).then_some(())?;
             } else {
                 let dims = levels::shape(rep, width(depth), n, depth)?;
                 self.dims = self.fits(&dims).then_some(dims);
