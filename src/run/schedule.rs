@@ -166,7 +166,7 @@ pub(super) fn run<W: Work>(
             {
                 match block {
                     Ok(block) => {
-                        frontier = block.first_row + block.rows;
+                        frontier = block.rows.end();
                         live_bytes += block.bytes;
                         live.push_back(block);
                     }
@@ -187,7 +187,7 @@ pub(super) fn run<W: Work>(
                 && cuts - appended < max_groups
             {
                 let unit = &units[next_unit];
-                let overlaps = |b: &&Arc<Block>| b.first_row < unit.end && b.first_row + b.rows > unit.begin;
+                let overlaps = |b: &&Arc<Block>| b.rows.at(0) < unit.end && b.rows.end() > unit.begin;
                 let blocks = Blocks::new(live.iter().filter(overlaps).cloned().collect());
                 let (send, number) = (send.clone(), next_unit);
                 scope.spawn(move |_| {
@@ -201,7 +201,7 @@ pub(super) fn run<W: Work>(
                 });
                 next_unit += 1;
             }
-            while live.front().is_some_and(|b| b.first_row + b.rows <= needed[next_unit]) {
+            while live.front().is_some_and(|b| b.rows.end() <= needed[next_unit]) {
                 live_bytes -= live.pop_front().map_or(0, |b| b.bytes);
             }
 

@@ -45,8 +45,8 @@ pub(super) fn cut(index: &Index, step_bytes: usize, unit_bytes: usize) -> Vec<Un
         unit.entries.end = i + 1;
         unit.steps += entry.steps;
         for span in entry.rows(&index.spans) {
-            unit.begin = unit.begin.min(span.row);
-            unit.end = unit.end.max(span.row + span.len);
+            unit.begin = unit.begin.min(span.first());
+            unit.end = unit.end.max(span.end());
         }
     }
     units
@@ -93,10 +93,10 @@ mod tests {
     #[test]
     fn episodes_are_never_cut_and_blocks_are_kept_while_needed() {
         let spans = vec![
-            Span { row: 0, len: 2 },
-            Span { row: 10, len: 2 }, // the second half of entry 0, behind entry 1
-            Span { row: 2, len: 8 },
-            Span { row: 12, len: 1 },
+            Span::new(0, 2),
+            Span::new(10, 2), // the second half of entry 0, behind entry 1
+            Span::new(2, 8),
+            Span::new(12, 1),
         ];
         let entries = vec![entry(0..2, 4), entry(2..3, 8), entry(3..4, 1)];
         let index = Index { entries, spans, ..Index::default() };

@@ -7,13 +7,113 @@ use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::episode::{EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 
-/// A run of consecutive global rows.
+/// Global rows at equal distances. An episode's rows stand side by side in most logs; where environments take turns,
+/// they stand as far apart as there are environments:
+///
+/// ```text
+/// row      0  1  2  3  4  5  6  7  8
+/// episode  a  b  c  a  b  c  a  b  c        a: first 0, stride 3, len 3
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
-    /// First global row.
-    pub row: u64,
+    first: u64,
+    len: u32,
+    stride: u32,
+}
+
+impl Span {
+    /// `len` consecutive rows from `first` on; at most [`Self::LONGEST`] of them.
+    ///
+    /// # Panics
+    /// If there are more.
+    #[must_use]
+    pub fn new(first: u64, len: u64) -> Self {
+        Self { first, len: u32::try_from(len).expect("spans are cut at LONGEST"), stride: 1 }
+    }
+
+    /// One row.
+    #[must_use]
+    pub const fn one(row: u64) -> Self {
+        Self { first: row, len: 1, stride: 1 }
+    }
+
+    /// The most rows that a span can have.
+    pub const LONGEST: u64 = u32::MAX as u64;
+
+    /// The first row.
+    #[must_use]
+    pub const fn first(self) -> u64 {
+        self.first
+    }
+
     /// Number of rows.
-    pub len: u64,
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        self.len as u64
+    }
+
+    /// Whether there are no rows.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// The distance from row to row.
+    #[must_use]
+    pub const fn stride(self) -> u64 {
+        self.stride as u64
+    }
+
+    /// Row number `i`.
+    #[must_use]
+    pub const fn row(self, i: u64) -> u64 {
+        self.first + i * self.stride as u64
+    }
+
+    /// One past the last row; the first one if there are no rows.
+    #[must_use]
+    pub const fn end(self) -> u64 {
+        if self.len == 0 { self.first } else { self.row(self.len as u64 - 1) + 1 }
+    }
+
+    /// Which of its rows `row` is.
+    #[must_use]
+    pub fn position(self, row: u64) -> Option<u64> {
+        let behind = row.checked_sub(self.first)?;
+        (row < self.end() && behind.is_multiple_of(self.stride())).then(|| behind / self.stride())
+    }
+
+    /// The rows from number `start` on, at most `len` of them.
+    #[must_use]
+    pub fn slice(self, start: u64, len: u64) -> Self {
+        let (start, len) = (start.min(self.len()), len.min(self.len().saturating_sub(start)));
+        // Both fit, as they are at most `self.len`.
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        Self { first: self.row(start), len, stride: self.stride }.plain()
+    }
+
+    /// One row alone has no stride that could tell it from another.
+    const fn plain(self) -> Self {
+        if self.len <= 1 { Self { stride: 1, ..self } } else { self }
+    }
+
+    /// Both as one, if `next` goes on at the same distance.
+    #[must_use]
+    pub fn joined(self, next: Self) -> Option<Self> {
+        if self.is_empty() || next.is_empty() {
+            return Some(if self.is_empty() { next } else { self });
+        }
+        let step = u32::try_from(next.first.checked_sub(self.end() - 1)?).ok().filter(|&step| step > 0)?;
+        let fits = |span: Self| span.len == 1 || span.stride == step;
+        let len = self.len.checked_add(next.len)?;
+        (fits(self) && fits(next)).then_some(Self { first: self.first, len, stride: step })
+    }
+
+    /// Both as one, if `next` goes on with the next row.
+    #[must_use]
+    pub fn joined_consecutive(self, next: Self) -> Option<Self> {
+        self.joined(next).filter(|joined| joined.stride == 1)
+    }
 }
 
 /// One episode (or recorded chunk of one) and where its rows lie. There may be millions, so it is kept small.
@@ -91,7 +191,7 @@ impl Entry {
     pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
         let hanging = self.hanging().iter().map(|(_, row)| *row);
         let extra = self.tail().into_iter().chain(self.history().iter().copied()).chain(hanging);
-        spans[self.spans.clone()].iter().copied().chain(extra.map(|row| Span { row, len: 1 }))
+        spans[self.spans.clone()].iter().copied().chain(extra.map(Span::one))
     }
 }
 
@@ -179,11 +279,11 @@ impl Index {
         self.entries.iter().find_map(|entry| {
             let mut step = 0;
             for span in &self.spans[entry.spans.clone()] {
-                if (span.row..span.row + span.len).contains(&row) {
-                    let t = entry.t_started.checked_add_unsigned(step + (row - span.row));
+                if let Some(at) = span.position(row) {
+                    let t = entry.t_started.checked_add_unsigned(step + at);
                     return Some((&entry.id, t.filter(|_| rows_are_steps)));
                 }
-                step += span.len;
+                step += span.len();
             }
             (entry.tail() == Some(row)).then_some((&entry.id, None))
         })
@@ -193,5 +293,31 @@ impl Index {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.entries.iter().map(|e| e.steps).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_join_at_one_distance() {
+        let rows = |span: Span| (0..span.len()).map(|i| span.row(i)).collect::<Vec<_>>();
+        let all = |list: &[u64]| list.iter().map(|&r| Span::one(r)).reduce(|a, b| a.joined(b).unwrap()).unwrap();
+        let strided = all(&[3, 7, 11]);
+        assert_eq!((rows(strided), strided.end(), strided.stride()), (vec![3, 7, 11], 12, 4));
+        assert_eq!((strided.position(7), strided.position(8), strided.position(15)), (Some(1), None, None));
+        assert_eq!(rows(strided.slice(1, 9)), [7, 11]);
+        assert_eq!(strided.slice(2, 1), Span::one(11), "a single row forgets the distance");
+        assert_eq!(strided.joined(Span::one(14)), None);
+        assert_eq!(rows(strided.joined(strided.slice(0, 0)).unwrap()), rows(strided));
+        assert_eq!(rows(strided.joined(all(&[15, 19])).unwrap()), [3, 7, 11, 15, 19]);
+        assert_eq!(Span::new(0, 5).joined(Span::new(5, 2)), Some(Span::new(0, 7)));
+        assert_eq!(Span::new(0, 5).joined(Span::new(6, 2)), None);
+        assert_eq!(Span::one(5).joined(Span::one(5)), None, "no row stands twice");
+        assert_eq!(Span::one(5).joined(Span::one(4)), None, "and none before the last");
+        assert_eq!(Span::one(0).joined(Span::one(u64::MAX - 1)), None, "a distance too wide");
+        assert_eq!(Span::new(0, Span::LONGEST).joined(Span::one(Span::LONGEST)), None, "more rows than a span holds");
+        assert_eq!(Span::one(0).joined_consecutive(Span::one(2)), None);
     }
 }

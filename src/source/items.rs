@@ -8,7 +8,7 @@ use arrow::array::{Array, AsArray, LargeBinaryArray, RecordBatch};
 use arrow::datatypes::DataType;
 use rayon::prelude::*;
 
-use super::blocks::{Block, BlockData, Blocks};
+use super::blocks::{Block, BlockData, BlockRows, Blocks};
 use super::episode_state::infos::{self, InfoColumn, InfoRow, InfoTypes, Infos, LeftOut};
 use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
 use super::file::InputFile;
@@ -288,7 +288,8 @@ impl Source for ItemsSource {
         Ok(Box::new(self.items(group, block_bytes)?.map(|batch| {
             let (first_row, items) = batch?;
             let bytes = items.value_data().len();
-            Ok(Block { first_row, rows: items.len() as u64, bytes, data: BlockData::Items(items) })
+            let rows = BlockRows::All(first_row..first_row + items.len() as u64);
+            Ok(Block { rows, bytes, data: BlockData::Items(items) })
         })))
     }
 
@@ -302,7 +303,7 @@ impl Source for ItemsSource {
         let mut donor_rows: Vec<Range<usize>> = Vec::with_capacity(entries.len());
         let (mut steps, mut donated) = (0, 0);
         for entry in entries {
-            let row = index.spans[entry.spans.start].row;
+            let row = index.spans[entry.spans.start].first();
             steps += self.decode(&mut decoder, blocks, row, entry)?.len;
             batch.offsets.push(steps);
             let begin = donated;
@@ -444,7 +445,7 @@ impl ItemsSource {
             infos::append(row, names[at], columns[at].1, to)
         };
         for (i, entry) in entries.iter().enumerate() {
-            let own = self.infos_of(blocks, index.spans[entry.spans.start].row, entry)?;
+            let own = self.infos_of(blocks, index.spans[entry.spans.start].first(), entry)?;
             let len = batch.rows(i).len();
             let step = |t: usize| isize::try_from(t).map_err(|_| Error::internal("an episode larger than memory"));
             for (at, out) in out.iter_mut().enumerate() {
@@ -587,7 +588,7 @@ impl ItemsSource {
                 });
             }
         }
-        index.spans = headers.iter().map(|(row, _)| Span { row: *row, len: 1 }).collect();
+        index.spans = headers.iter().map(|(row, _)| Span::one(*row)).collect();
         index.entries = entries.into_iter().flatten().collect();
         index.look_back = options.look_back;
         index::number(&mut index.entries)

@@ -1,5 +1,7 @@
 //! Prints of rows, for telling repetitions from continuations; see [`super::resolve`].
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
 use super::blocks::{Block, BlockData};
@@ -22,14 +24,14 @@ pub(super) struct PrintTable(Vec<(u64, RowPrint)>);
 impl PrintTable {
     /// Reads the rows of `spans` (in any order, possibly overlapping) and prints them.
     pub fn read(source: &StepsSource, layout: &EpisodeLayout, spans: Vec<Span>) -> Result<Self> {
-        let spans = disjoint(spans);
+        let ranges = disjoint(spans);
         let wanted = |g: &&RowGroupRef| {
-            let after = spans.partition_point(|s| s.row < g.first_row + g.rows);
-            spans[..after].last().is_some_and(|s| s.row + s.len > g.first_row)
+            let after = ranges.partition_point(|r| r.start < g.first_row + g.rows);
+            ranges[..after].last().is_some_and(|r| r.end > g.first_row)
         };
         let groups: Vec<RowGroupRef> = source.row_map().groups().iter().filter(wanted).copied().collect();
         let parts: Vec<Vec<(u64, RowPrint)>> =
-            groups.par_iter().map(|g| group_prints(source, layout, *g, &spans)).collect::<Result<_>>()?;
+            groups.par_iter().map(|g| group_prints(source, layout, *g, &ranges)).collect::<Result<_>>()?;
         Ok(Self(parts.into_iter().flatten().collect()))
     }
 
@@ -40,14 +42,15 @@ impl PrintTable {
     }
 }
 
-/// The rows of `spans` as spans that neither overlap nor touch, in order.
-fn disjoint(mut spans: Vec<Span>) -> Vec<Span> {
-    spans.sort_unstable_by_key(|s| s.row);
-    let mut out: Vec<Span> = Vec::new();
+/// Row ranges that hold the rows of `spans` and neither overlap nor touch, in order. Spans that skip rows are rare
+/// here (rows that may be repetitions stand side by side); what they skip is printed in vain.
+fn disjoint(mut spans: Vec<Span>) -> Vec<Range<u64>> {
+    spans.sort_unstable_by_key(|s| s.first());
+    let mut out: Vec<Range<u64>> = Vec::new();
     for span in spans {
         match out.last_mut() {
-            Some(last) if span.row <= last.row + last.len => last.len = last.len.max(span.row + span.len - last.row),
-            _ => out.push(span),
+            Some(last) if span.first() <= last.end => last.end = last.end.max(span.end()),
+            _ => out.push(span.first()..span.end()),
         }
     }
     out
@@ -57,17 +60,17 @@ fn group_prints(
     source: &StepsSource,
     layout: &EpisodeLayout,
     group: RowGroupRef,
-    spans: &[Span],
+    ranges: &[Range<u64>],
 ) -> Result<Vec<(u64, RowPrint)>> {
     let mut out = Vec::new();
     let covered = |row: u64| {
-        let after = spans.partition_point(|s| s.row <= row);
-        spans[..after].last().is_some_and(|s| row < s.row + s.len)
+        let after = ranges.partition_point(|r| r.start <= row);
+        ranges[..after].last().is_some_and(|r| row < r.end)
     };
     for block in source.blocks(group, layout, BLOCK_BYTES, true)? {
         let block = block?;
-        for i in 0..usize::try_from(block.rows).unwrap_or(0) {
-            let row = block.first_row + i as u64;
+        for i in 0..usize::try_from(block.rows.len()).unwrap_or(0) {
+            let row = block.rows.at(i);
             if covered(row) {
                 out.push((row, print(&block, i)));
             }

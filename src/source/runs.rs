@@ -8,6 +8,10 @@
 //! run      0--------  1--- 2--- 3---          the action is null         (a run of its own)
 //!                                             t is not recorded and the file ends
 //! ```
+//!
+//! Where `t` is recorded, a run may skip rows of other episodes, always equally many: then a log whose environments
+//! take turns has a run an episode, and not one a row. Without `t` rows are told from repetitions by their place, and
+//! only neighbours make a run.
 
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -17,6 +21,7 @@ use hashbrown::HashTable;
 
 use super::index::Span;
 use crate::episode::EpisodeId;
+use crate::error::{Error, Result};
 
 /// Flags of a run's last row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -35,11 +40,12 @@ impl Done {
     }
 }
 
-/// Consecutive rows of one episode; see the module's figure.
+/// Rows of one episode that follow one another in time; see the module's figure. There may be one a row, so it is
+/// kept small.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
     /// Which episode: an index of [`Runs::ids`].
-    pub episode: usize,
+    pub episode: u32,
     /// Its rows.
     pub span: Span,
     /// `t` of the first row; 0 where `t` is not recorded.
@@ -83,35 +89,50 @@ pub struct Who {
 pub struct Runs {
     /// Episodes (of one agent each) in order of first appearance.
     pub ids: Vec<Who>,
-    numbers: HashTable<usize>,
-    /// The runs in row order.
+    numbers: HashTable<u32>,
+    /// The runs in the order of their first rows.
     pub runs: Vec<Run>,
+    /// The last run of each episode: a position in `runs`.
+    last: Vec<usize>,
 }
 
 impl Runs {
     /// The number of an episode, new or known.
-    pub fn number(&mut self, id: &Who) -> usize {
+    ///
+    /// # Errors
+    /// If there are more than 2^32 episodes.
+    pub fn number(&mut self, id: &Who) -> Result<u32> {
         if let Some(run) = self.runs.last()
-            && self.ids[run.episode] == *id
+            && self.ids[run.episode as usize] == *id
         {
-            return run.episode;
+            return Ok(run.episode);
         }
         let hash = |who: &Who| FixedState::default().hash_one(who);
-        if let Some(&n) = self.numbers.find(hash(id), |&n| self.ids[n] == *id) {
-            return n;
+        if let Some(&n) = self.numbers.find(hash(id), |&n| self.ids[n as usize] == *id) {
+            return Ok(n);
         }
-        let n = self.ids.len();
+        let n = u32::try_from(self.ids.len()).map_err(|_| Error::usage("found more than 4294967296 episodes"))?;
         self.ids.push(id.clone());
+        self.last.push(usize::MAX);
         let ids = &self.ids;
-        self.numbers.insert_unique(hash(id), n, |&n| hash(&ids[n]));
-        n
+        self.numbers.insert_unique(hash(id), n, |&n| hash(&ids[n as usize]));
+        Ok(n)
+    }
+
+    /// Bytes in memory, or nearly.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let text = |who: &Who| if let EpisodeId::Str(id) = &who.id { id.len() + 16 } else { 0 };
+        self.runs.capacity() * size_of::<Run>()
+            + self.ids.capacity() * (size_of::<Who>() + size_of::<u32>() * 2 + size_of::<usize>())
+            + self.ids.first().map_or(0, text) * self.ids.len()
     }
 
     /// Adds a row of episode number `episode`.
-    pub fn push_row(&mut self, episode: usize, row: ScanRow) {
+    pub fn push_row(&mut self, episode: u32, row: ScanRow) {
         let run = Run {
             episode,
-            span: Span { row: row.row, len: 1 },
+            span: Span::one(row.row),
             t: row.t.unwrap_or(0),
             done: row.done,
             tail: row.tail && !row.hanging,
@@ -120,32 +141,41 @@ impl Runs {
         self.push(run, row.t.is_some());
     }
 
-    /// Adds a run, joined to the one before it where it goes on.
+    /// Adds a run, joined to the episode's last one where it goes on.
     fn push(&mut self, run: Run, timed: bool) {
-        if let Some(last) = self.runs.last_mut() {
-            let end = last.span.row + last.span.len;
-            let end_t = last.t.checked_add_unsigned(last.span.len);
-            let goes_on = last.episode == run.episode
-                && end == run.span.row
-                && !last.done.any()
-                && !last.tail
-                && !(run.tail || run.hanging || last.hanging);
-            if goes_on && (!timed || end_t == Some(run.t)) {
-                last.span.len += run.span.len;
+        let last_of_episode = &mut self.last[run.episode as usize];
+        if let Some(last) = self.runs.get_mut(*last_of_episode) {
+            let goes_on = !last.done.any() && !last.tail && !(run.tail || run.hanging || last.hanging);
+            let joined = if timed {
+                let in_time = last.t.checked_add_unsigned(last.span.len()) == Some(run.t);
+                last.span.joined(run.span).filter(|_| in_time)
+            } else {
+                last.span.joined_consecutive(run.span)
+            };
+            if let Some(span) = joined.filter(|_| goes_on) {
+                last.span = span;
                 last.done = run.done;
                 return;
             }
         }
+        *last_of_episode = self.runs.len();
         self.runs.push(run);
     }
 
     /// Appends the runs of the rows that follow. `seam` forbids joining across it (a new file without `t`).
-    pub fn append(&mut self, other: &Self, timed: bool, seam: bool) {
-        let map: Vec<usize> = other.ids.iter().map(|id| self.number(id)).collect();
+    ///
+    /// # Errors
+    /// If there are more than 2^32 episodes.
+    pub fn append(&mut self, other: &Self, timed: bool, seam: bool) -> Result<()> {
+        let map: Vec<u32> = other.ids.iter().map(|id| self.number(id)).collect::<Result<_>>()?;
         for (i, run) in other.runs.iter().enumerate() {
-            let run = Run { episode: map[run.episode], ..*run };
-            if seam && i == 0 { self.runs.push(run) } else { self.push(run, timed) }
+            let run = Run { episode: map[run.episode as usize], ..*run };
+            if seam && i == 0 {
+                self.last[run.episode as usize] = usize::MAX;
+            }
+            self.push(run, timed);
         }
+        Ok(())
     }
 
     /// Sorts the runs by episode, each episode's in row order, and says where each starts: episode `e` owns
@@ -153,7 +183,7 @@ impl Runs {
     pub fn sort_by_episode(&mut self) -> Vec<usize> {
         let mut offsets = vec![0; self.ids.len() + 1];
         for run in &self.runs {
-            offsets[run.episode + 1] += 1;
+            offsets[run.episode as usize + 1] += 1;
         }
         for i in 1..offsets.len() {
             offsets[i] += offsets[i - 1];
@@ -177,7 +207,7 @@ mod tests {
     fn scan(rows: &[(&str, i64, bool, bool)], timed: bool) -> Runs {
         let mut runs = Runs::default();
         for (row, &(eps, t, terminated, tail)) in (0..).zip(rows) {
-            let n = runs.number(&id(eps));
+            let n = runs.number(&id(eps)).unwrap();
             let done = Done { terminated, truncated: false };
             runs.push_row(n, ScanRow { row, t: timed.then_some(t), done, tail, hanging: false });
         }
@@ -198,11 +228,11 @@ mod tests {
             ("a", 7, false, false),
         ];
         let mut runs = scan(&rows, true);
-        let spans: Vec<_> = runs.runs.iter().map(|r| (r.episode, r.span.row, r.span.len, r.t)).collect();
+        let spans: Vec<_> = runs.runs.iter().map(|r| (r.episode, r.span.first(), r.span.len(), r.t)).collect();
         assert_eq!(spans, [(0, 0, 3, 0), (1, 3, 2, 0), (0, 5, 2, 3), (0, 7, 2, 6)]);
         let offsets = runs.sort_by_episode();
         assert_eq!(offsets, [0, 3, 4]);
-        assert_eq!(runs.runs[2].span.row, 7);
+        assert_eq!(runs.runs[2].span.first(), 7);
     }
 
     #[test]
@@ -211,9 +241,29 @@ mod tests {
         assert_eq!(a.runs.iter().map(|r| r.tail).collect::<Vec<_>>(), [false, true, false]);
         let (mut one, mut two) = (scan(&[("a", 0, false, false)], false), scan(&[("a", 0, false, false)], false));
         let mut next = scan(&[("a", 0, false, false)], false);
-        next.runs[0].span.row = 1;
-        one.append(&next, false, true);
-        two.append(&next, false, false);
+        next.runs[0].span = Span::one(1);
+        one.append(&next, false, true).unwrap();
+        two.append(&next, false, false).unwrap();
         assert_eq!((one.runs.len(), two.runs.len()), (2, 1));
+    }
+
+    #[test]
+    fn environments_that_take_turns_have_a_run_an_episode() {
+        let turns: Vec<(String, i64)> = (0..40).map(|i| (format!("e{}-{}", i % 4, i / 4 / 5), i / 4 % 5)).collect();
+        let rows: Vec<_> = turns.iter().map(|(id, t)| (id.as_str(), *t, *t == 4, false)).collect();
+        let timed = scan(&rows, true);
+        assert_eq!(timed.runs.len(), 8);
+        assert_eq!(timed.runs[5].span, [21, 25, 29, 33, 37].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap());
+        assert_eq!(scan(&rows, false).runs.len(), 40, "without t only neighbours make a run");
+        // In parts, as row groups come.
+        let mut parts = Runs::default();
+        for at in [0, 7, 25] {
+            let end = if at == 0 { 7 } else if at == 7 { 25 } else { 40 };
+            let mut part = scan(&rows[at..end], true);
+            part.runs.iter_mut().for_each(|r| r.span = (0..r.span.len()).map(|i| Span::one(r.span.row(i) + at as u64)).reduce(|a, b| a.joined(b).unwrap()).unwrap());
+            parts.append(&part, true, false).unwrap();
+        }
+        assert_eq!(parts.runs, timed.runs);
+        assert_eq!(size_of::<Run>(), 32);
     }
 }

@@ -91,20 +91,22 @@ pub(super) struct Presence {
 }
 
 impl Scanned {
-    fn append(&mut self, other: Self, timed: bool, seam: bool) {
-        self.runs.append(&other.runs, timed, seam);
+    fn append(&mut self, other: Self, timed: bool, seam: bool) -> Result<()> {
+        self.runs.append(&other.runs, timed, seam)?;
         for (leaf, odd) in other.odd_infos {
             self.odd_infos.entry(leaf).or_insert(odd);
         }
         for (who, presence) in other.runs.ids.iter().zip(other.extras) {
-            let n = self.runs.number(who);
+            let n = self.runs.number(who)?;
             let own = self.presence(n);
             own.null.extend(presence.null);
             own.valid.extend(presence.valid);
         }
+        Ok(())
     }
 
-    fn presence(&mut self, episode: usize) -> &mut Presence {
+    fn presence(&mut self, episode: u32) -> &mut Presence {
+        let episode = episode as usize;
         if self.extras.len() <= episode {
             self.extras.resize(episode + 1, Presence::default());
         }
@@ -115,13 +117,13 @@ impl Scanned {
 /// The runs of all rows, row groups in parallel.
 pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {
     let mut all = Scanned::default();
-    // Row groups in batches, so that a long log's runs are joined (and shrink) as they come.
-    for groups in rows.groups().chunks(256) {
+    // A few row groups at a time, so that a long log's runs are joined (and shrink) as they come.
+    for groups in rows.groups().chunks(rayon::current_num_threads() * 4) {
         let scanned: Vec<Result<Scanned>> =
             groups.par_iter().map(|g| scan_group(rows, *g, columns, progress)).collect();
         for (group, part) in groups.iter().zip(scanned) {
             let first_of_file = rows.files()[group.file].row_groups[group.row_group].first_row == 0;
-            all.append(part?, columns.timed(), first_of_file && !columns.timed());
+            all.append(part?, columns.timed(), first_of_file && !columns.timed())?;
         }
     }
     Ok(all)
@@ -227,12 +229,12 @@ impl Batch {
 
     fn rows(&self, first_row: u64, out: &mut Scanned) -> Result<(), (usize, Error)> {
         // Whose row it is changes rarely; asking for it by id only then keeps strings out of the loop.
-        let mut current: Option<(usize, usize)> = None; // (row whose id it is, number)
+        let mut current: Option<(usize, u32)> = None; // (row whose id it is, number)
         let null = |nulls: &Option<NullBuffer>, i: usize| nulls.as_ref().is_some_and(|n| n.is_null(i));
         for i in 0..self.len {
             let episode = match current {
                 Some((at, number)) if self.same(at, i) => number,
-                _ => out.runs.number(&self.who(i)),
+                _ => out.runs.number(&self.who(i)).map_err(|e| (i, e))?,
             };
             current = Some((i, episode));
             let tail = null(&self.action_nulls, i);

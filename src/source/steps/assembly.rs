@@ -186,7 +186,7 @@ impl<'a> Assembly<'a> {
             return Err(self
                 .source
                 .rows
-                .locate(piece.block.first_row + at as u64, error.column(column.name.to_string())));
+                .locate(piece.block.rows.at(at), error.column(column.name.to_string())));
         }
         Ok(())
     }
@@ -206,7 +206,7 @@ impl<'a> Assembly<'a> {
                 let error = Error::data(what)
                     .column(name.to_string())
                     .hint("a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own");
-                return Err(self.source.rows.locate(piece.block.first_row + row as u64, error));
+                return Err(self.source.rows.locate(piece.block.rows.at(row), error));
             }
         }
         Ok(())
@@ -242,7 +242,7 @@ impl<'a> Assembly<'a> {
         let Some((last, at)) = before else { return Ok(()) };
         let (columns, _) = parts(piece.block)?;
         if self.next_pairs.iter().any(|&(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
-            notice(noticed, piece.block.first_row + piece.start as u64);
+            notice(noticed, piece.block.rows.at(piece.start));
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl<'a> Assembly<'a> {
         for i in start..start + len - 1 {
             let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(i + 1) != columns.at(next).row(i);
             if !self.next_obs_is_null(nulls, i) && self.next_pairs.iter().any(differs) {
-                notice(noticed, piece.block.first_row + i as u64 + 1);
+                notice(noticed, piece.block.rows.at(i + 1));
             }
         }
         Ok(())
@@ -275,7 +275,7 @@ impl<'a> Assembly<'a> {
         let mut builders: Vec<TensorBuilder> =
             columns.iter().map(|c| TensorBuilder::with_capacity(ty(c), entries.len())).collect();
         for (i, entry) in entries.iter().enumerate() {
-            let last_row = self.index.spans[entry.spans.clone()].last().map(|s| s.row + s.len - 1);
+            let last_row = self.index.spans[entry.spans.clone()].last().map(|s| s.end() - 1);
             let mut recorded = None;
             if let Some(row) = last_row.filter(|_| self.shape().has_next_obs()) {
                 let (block, at) = self.blocks.row(row)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use self::assembly::Assembly;
 use self::shape::{Shape, check_next, split_leaves};
 use super::agents;
-use super::blocks::{Block, BlockData, Blocks};
+use super::blocks::{Block, BlockData, BlockRows, Blocks};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
 use super::ingest;
@@ -125,7 +125,7 @@ impl StepsSource {
             }
             let rows = batch.num_rows() as u64;
             let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
-            let block = Block { first_row: row, rows, bytes, data: BlockData::Steps { columns, nulls } };
+            let block = Block { rows: BlockRows::All(row..row + rows), bytes, data: BlockData::Steps { columns, nulls } };
             row += rows;
             Ok(block)
         });
@@ -148,7 +148,7 @@ impl StepsSource {
         let moves = index.multi_agent || options.duplicates == Duplicates::Keep;
         let mut appearance: HashMap<&EpisodeId, u64> = HashMap::new();
         for (e, who) in whose.iter().enumerate().filter(|_| moves) {
-            let row = of(e)[0].span.row;
+            let row = of(e)[0].span.first();
             appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
         }
         index.episode_ids = if moves { appearance.len() } else { whose.len() } as u64;
@@ -156,13 +156,13 @@ impl StepsSource {
         for (e, who) in whose.iter().enumerate() {
             let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))
                 .map_err(|e| self.rows.locate(e.row, e.error).episode(who.id.to_string()))?;
-            let first_row = of(e)[0].span.row;
+            let first_row = of(e)[0].span.first();
             for (i, episode) in all.into_iter().enumerate() {
                 let Some(mut entry) = self.entry(who, &episode, options, index)? else { continue };
                 entry.module = modules[e];
                 index.entries.push(entry);
                 if moves {
-                    let again = episode.spans.first().map_or(first_row, |s| s.row);
+                    let again = episode.spans.first().map_or(first_row, |s| s.first());
                     places.push(if i == 0 { (appearance[&who.id], first_row) } else { (again, again) });
                 }
             }
@@ -228,12 +228,14 @@ impl StepsSource {
             groups.get(groups.partition_point(|g| g.first_row + g.rows <= row)).map(|g| g.file)
         };
         for run in scanned.runs.runs.iter().filter(|run| !run.tail && !run.hanging) {
-            let sight = &mut sights[modules[run.episode] as usize];
-            sight.first = Some(sight.first.map_or(run.span.row, |first| first.min(run.span.row)));
+            let sight = &mut sights[modules[run.episode as usize] as usize];
+            sight.first = Some(sight.first.map_or(run.span.first(), |first| first.min(run.span.first())));
             // A run may go on in the next file where `t` is recorded.
-            let last = run.span.row + run.span.len - 1;
-            if let (Some(from), Some(to)) = (file_of(run.span.row), file_of(last)) {
-                sight.files.extend(from..=to);
+            let last = run.span.end() - 1;
+            match (file_of(run.span.first()), file_of(last)) {
+                (Some(from), Some(to)) if from == to || run.span.stride() == 1 => sight.files.extend(from..=to),
+                // It may skip a file that lies between.
+                _ => sight.files.extend((0..run.span.len()).filter_map(|i| file_of(run.span.row(i)))),
             }
         }
         let types = |(sight, module): (&Sight, &String)| {
@@ -313,7 +315,7 @@ impl StepsSource {
         index: &mut Index,
     ) -> Result<Option<Entry>> {
         let id = &who.id;
-        let steps: u64 = episode.spans.iter().map(|s| s.len).sum();
+        let steps: u64 = episode.spans.iter().map(|s| s.len()).sum();
         index.episodes_read += 1;
         index.steps_read += steps + episode.duplicates;
         index.oddities.empty_episodes += u64::from(steps == 0);
@@ -347,7 +349,7 @@ impl StepsSource {
                     return Ok(None);
                 }
                 Unfinished::Fail => {
-                    let row = episode.spans.last().map_or(0, |s| s.row + s.len - 1);
+                    let row = episode.spans.last().map_or(0, |s| s.end() - 1);
                     let error = Error::data("the episode's last row is neither terminated nor truncated")
                         .episode(id.to_string())
                         .hint("`input.unfinished` = \"keep\", \"truncate\" or \"drop\" says what to do with such episodes");
@@ -440,7 +442,7 @@ impl Source for StepsSource {
             assembly.check(entry, noticed)?;
             for &span in &index.spans[entry.spans.clone()] {
                 match spans.last_mut() {
-                    Some(last) if last.row + last.len == span.row => last.len += span.len,
+                    Some(last) if let Some(joined) = last.joined_consecutive(span) => *last = joined,
                     _ => spans.push(span),
                 }
             }
