@@ -46,6 +46,10 @@ oracle:
 memory: .venv/ready
 	cargo build --release
 	.venv/bin/python benches/memory.py
+	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --threads 1
+	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB
+	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --interleaved
+	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --curiosity
 
 # gristmill beside its peers; see benches/bench.py for what can be chosen: make bench ARGS="--workloads a --threads 1".
 bench: .venv/bench

@@ -6,6 +6,7 @@ finished process. Linux and macOS only.
 """
 
 import argparse
+import json
 import os
 import pathlib
 import shutil
@@ -72,6 +73,8 @@ def main():
     parser.add_argument("--steps", type=int, nargs="+", default=[1_000_000, 5_000_000, 20_000_000])
     parser.add_argument("--interleaved", action="store_true")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--memory-limit", help="such as 256MiB; the peak must stay below it")
+    parser.add_argument("--curiosity", action="store_true", help="count observations, all of them different")
     args = parser.parse_args()
     print(f"{'steps':>12} {'log MB':>8} {'seconds':>8} {'M steps/s':>10} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory() as folder:
@@ -79,9 +82,18 @@ def main():
         for steps in args.steps:
             make_log(log, steps, args.interleaved)
             command = [args.gristmill, "convert", "--quiet", "--threads", str(args.threads)]
+            if args.memory_limit:
+                command += ["--memory-limit", args.memory_limit]
+            if args.curiosity:
+                job = pathlib.Path(folder, "job.toml")
+                job.write_text('[[learner.connectors]]\ntype = "CountBasedCuriosity"\n')
+                command.append(str(job))
             seconds, peak = run([*command, "--input", str(log), "--output", str(out)])
             size = log.stat().st_size / 1e6
             print(f"{steps:>12,} {size:>8.1f} {seconds:>8.2f} {steps / seconds / 1e6:>10.2f} {peak:>9.1f}")
+            limit = json.loads((out / "run.json").read_text())["extra"]["memory_limit"] / 2**20
+            if peak > limit:
+                sys.exit(f"the peak is above the limit of {limit:.0f} MiB")
             shutil.rmtree(out)
 
 

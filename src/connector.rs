@@ -14,6 +14,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,6 +24,7 @@ use crate::column::{INFOS, root};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings, Space};
+use crate::scratch::Scratch;
 use crate::source::keys::Numbering;
 use crate::tensor::TensorType;
 
@@ -69,8 +71,33 @@ pub fn in_order(unit: &[ModuleUnit]) -> Vec<(usize, usize)> {
     all
 }
 
+/// Room for what a piece keeps while units go by.
+#[derive(Debug, Clone)]
+pub struct Room {
+    /// Bytes that it may hold in memory.
+    pub bytes: usize,
+    /// Where the rest goes.
+    pub scratch: Scratch,
+}
+
+/// What a piece learnt in a pass over the data before the one that counts.
+pub type Rehearsed = Arc<dyn Any + Send + Sync>;
+
 /// A piece whose result depends on everything before it. It gets the units one after the other, in dataset order.
 pub trait Ordered: Send {
+    /// Tells the room that there is, and what a rehearsal found out if there was one, before the first unit comes.
+    ///
+    /// # Errors
+    /// If the rehearsal was another piece's.
+    fn enter(&mut self, _: Room, _: Option<Rehearsed>) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether [`Self::apply`] failed for want of room and would not after a rehearsal.
+    fn wants_rehearsal(&self) -> bool {
+        false
+    }
+
     /// Changes a unit as [`Connector::layout`] foretold.
     ///
     /// # Errors
@@ -78,11 +105,35 @@ pub trait Ordered: Send {
     fn apply(&mut self, compat: Compat, unit: &mut [ModuleUnit], repairs: &mut Repairs) -> Result<()>;
 }
 
+/// A pass over the data for an ordered piece that has not room enough to do its work in one go.
+pub trait Rehearsal: Send + Sync {
+    /// Looks at a unit as the pieces before have left it. Any thread, any order.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show.
+    fn observe(&self, compat: Compat, unit: &[ModuleUnit]) -> Result<Finding>;
+
+    /// Takes in what was found, unit by unit in dataset order.
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    fn merge(&mut self, finding: Finding) -> Result<()>;
+
+    /// The result, handed to [`Ordered::enter`].
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    fn finish(self: Box<Self>) -> Result<Rehearsed>;
+}
+
 /// What a piece found out about one unit in its own pass over the data.
 pub type Finding = Box<dyn Any + Send>;
 
 /// A piece's own pass over the whole data set.
 pub trait Survey: Send + Sync {
+    /// Tells the room that there is, before the first unit comes.
+    fn enter(&mut self, _: Room) {}
+
     /// Looks at one module's share of a unit, as the pieces before have left it. Any thread, any order.
     ///
     /// # Errors
@@ -197,6 +248,11 @@ pub trait Connector: Debug + Send + Sync {
     /// The state of a piece that must see units in order; called once per pass over the data. Such a piece's `apply`
     /// is not called.
     fn ordered(&self) -> Option<Box<dyn Ordered>> {
+        None
+    }
+
+    /// The pass over the data for an ordered piece that [`Ordered::wants_rehearsal`].
+    fn rehearsal(&self, _: Room) -> Option<Box<dyn Rehearsal>> {
         None
     }
 

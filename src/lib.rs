@@ -52,6 +52,7 @@ pub mod pipeline;
 pub mod plan;
 pub mod progress;
 pub mod run;
+pub mod scratch;
 pub mod sink;
 pub mod source;
 pub mod sql;

@@ -49,19 +49,60 @@ fn pairwise<T, F: Float>(values: &[T], map: &impl Fn(&T) -> F) -> F {
         let sum = ((r[0] + r[1]) + (r[2] + r[3])) + ((r[4] + r[5]) + (r[6] + r[7]));
         return rest.iter().fold(sum, |sum, v| sum + map(v));
     }
-    let half = n / 2;
-    let (left, right) = values.split_at(half - half % 8);
+    let (left, right) = values.split_at(split(n));
     pairwise(left, map) + pairwise(right, map)
 }
 
-/// `a.mean()` and `a.std()` of a float32 array, each in float32.
-#[must_use]
+/// Where more than 128 values are split.
+const fn split(n: usize) -> usize {
+    let half = n / 2;
+    half - half % 8
+}
+
+/// `np.sum` of the next `n` values that `next` gives.
+///
+/// # Errors
+/// The first one that `next` gives.
+pub fn sum_of_next<F: Float, E>(n: usize, next: &mut impl FnMut() -> Result<F, E>) -> Result<F, E> {
+    fn pairs<F: Float, E>(n: usize, next: &mut impl FnMut() -> Result<F, E>) -> Result<F, E> {
+        if n > 128 {
+            let left = pairs(split(n), next)?;
+            return Ok(left + pairs(n - split(n), next)?);
+        }
+        let mut values = [F::ZERO; 128];
+        for value in &mut values[..n] {
+            *value = next()?;
+        }
+        Ok(pairwise(&values[..n], &|v| *v))
+    }
+    Ok(F::ZERO + pairs(n, next)?)
+}
+
+/// `a.mean()` and `a.std()` of a float32 array of `n` values, each in float32. `chunks` gives the values in order; it is
+/// asked twice.
+///
+/// # Errors
+/// The first one among the chunks.
 #[expect(clippy::cast_precision_loss, reason = "NumPy divides by the count as a float32, too")]
-pub fn mean_std(values: &[f32]) -> (f32, f32) {
-    let n = values.len() as f32;
-    let mean = sum_of(values, &|v| *v) / n;
-    let squares = sum_of(values, &|v| (*v - mean) * (*v - mean));
-    (mean, (squares / n).sqrt())
+pub fn mean_std<E, I: Iterator<Item = Result<Vec<f32>, E>>>(n: usize, chunks: impl Fn() -> I) -> Result<(f32, f32), E> {
+    let sum = |map: &dyn Fn(f32) -> f32| {
+        let mut all = chunks();
+        let mut chunk = Vec::new().into_iter();
+        sum_of_next(n, &mut || {
+            loop {
+                if let Some(value) = chunk.next() {
+                    return Ok(map(value));
+                }
+                match all.next() {
+                    Some(next) => chunk = next?.into_iter(),
+                    None => return Ok(f32::NAN), // fewer values than promised
+                }
+            }
+        })
+    };
+    let mean = sum(&|v| v)? / n as f32;
+    let squares = sum(&|v| (v - mean) * (v - mean))?;
+    Ok((mean, (squares / n as f32).sqrt()))
 }
 
 #[cfg(test)]
@@ -79,7 +120,12 @@ mod tests {
         // Printed in hexadecimal by: a.sum().view(np.uint32), a.mean().view(np.uint32), a.std().view(np.uint32)
         for (n, sum, mean, std) in SUMS {
             let a = values(*n);
-            let (m, s) = mean_std(&a);
+            let of = |size: usize| {
+                let chunks = || a.chunks(size).map(|c| Ok::<_, ()>(c.to_vec()));
+                mean_std(a.len(), chunks).unwrap()
+            };
+            let (m, s) = of(a.len());
+            assert_eq!((m, s.to_bits()), (of(100).0, of(100).1.to_bits()), "however it comes");
             assert_eq!((sum_of(&a, &|v| *v).to_bits(), m.to_bits(), s.to_bits()), (*sum, *mean, *std), "n = {n}");
         }
     }

@@ -10,7 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::{INFOS, OBS};
-use crate::connector::{Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Repairs, Survey};
+use crate::connector::{
+    Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Repairs, Room, Survey,
+};
 use crate::connectors::{
     self, AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch, AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch,
@@ -91,11 +93,17 @@ impl PipelineLayout {
         self.windows.map(|spec| spec.length()).filter(|&len| self.windows == Some(Spec::sequences(len)))
     }
 
+    /// Steps from the start of a row to that of the next one.
+    #[must_use]
+    pub fn period(&self) -> usize {
+        self.windows.map_or(1, |spec| spec.period)
+    }
+
     /// Bytes that a step of an episode makes in the batch: more than it has itself where windows overlap.
     #[must_use]
     pub fn step_bytes(&self) -> usize {
         let row: usize = self.columns.iter().map(|c| c.ty.row_bytes()).sum();
-        row.div_ceil(self.windows.map_or(1, |spec| spec.period))
+        row.div_ceil(self.period())
     }
 }
 
@@ -424,6 +432,29 @@ impl Pipeline {
     /// If there is none.
     pub fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
         self.pieces[piece].ordered().ok_or_else(|| Error::internal(format!("piece {piece} has no order")))
+    }
+
+    /// The pass over the data for ordered piece number `piece`, if it has one.
+    ///
+    /// # Errors
+    /// If it has none.
+    pub fn rehearsal(&self, piece: usize, room: Room) -> Result<Box<dyn Rehearsal>> {
+        self.pieces[piece].rehearsal(room).ok_or_else(|| Error::internal(format!("piece {piece} has no rehearsal")))
+    }
+
+    /// What a rehearsal sees of a unit.
+    ///
+    /// # Errors
+    /// If the data break a rule that only data can show; the error names the piece.
+    pub fn rehearse(&self, piece: usize, rehearsal: &dyn Rehearsal, unit: &[ModuleUnit]) -> Result<Finding> {
+        rehearsal.observe(self.compat, unit).map_err(|e| self.named(piece, e))
+    }
+
+    /// Pieces that keep something of what they saw.
+    #[must_use]
+    pub fn keepers(&self, modules: &[ModulePlan]) -> usize {
+        let keeps = |i: &usize| self.pieces[*i].ordered().is_some() || self.surveys(*i, modules).is_some();
+        (0..self.pieces.len()).filter(keeps).count()
     }
 
     /// Runs an ordered piece on the unit whose turn it is.

@@ -1,21 +1,18 @@
 //! `CountBasedCuriosity`: a bonus for observations that were seldom seen.
 
-use std::hash::{BuildHasher, Hasher};
-
-use foldhash::quality::FixedState;
-use hashbrown::HashTable;
-use rayon::prelude::*;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::counting::{self, Counts, Observed};
 use super::intrinsic::{self, Bonuses};
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, REWARDS, root};
-use crate::connector::{Connector, Context, ModuleUnit, Ordered, Piece, Plan, Repairs, in_order, piece_boilerplate};
+use crate::connector::{
+    Connector, Context, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Rehearsed, Repairs, Room, piece_boilerplate,
+};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
-use crate::tensor::{DType, Tensor, TensorType};
 
 /// NaNs that were counted as equal.
 const EQUAL_NANS: &str = "nan_observations_counted_by_value";
@@ -89,7 +86,11 @@ impl Connector for CountBasedCuriosity {
     }
 
     fn ordered(&self) -> Option<Box<dyn Ordered>> {
-        Some(Box::new(Counting { coeff: self.intrinsic_reward_coeff, counters: Vec::new() }))
+        Some(Box::new(Counting { coeff: self.intrinsic_reward_coeff, counts: Counts::default(), full: false }))
+    }
+
+    fn rehearsal(&self, room: Room) -> Option<Box<dyn Rehearsal>> {
+        Some(Box::new(counting::Spilling::new(room)))
     }
 
     fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, _: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
@@ -101,243 +102,45 @@ impl Connector for CountBasedCuriosity {
 #[derive(Debug)]
 struct Counting {
     coeff: f64,
-    /// One a kind of observation: the types of the leaves.
-    counters: Vec<(Vec<TensorType>, Counter)>,
-}
-
-impl Counting {
-    /// The counter of `types`.
-    fn counter(&mut self, compat: Compat, types: &[TensorType]) -> Result<usize> {
-        if let Some(i) = self.counters.iter().position(|(t, _)| t == types) {
-            return Ok(i);
-        }
-        let same_width = |other: &[TensorType]| {
-            other.len() == types.len() && other.iter().zip(types).all(|(a, b)| a.shape == b.shape)
-        };
-        if compat == Compat::Rllib260
-            && let Some((other, _)) = self.counters.iter().find(|(t, _)| same_width(t))
-        {
-            return Err(Error::usage(format!(
-                "found modules with observations of {} and {}, which RLlib 2.60 compares by value, expected one dtype",
-                other[0], types[0]
-            ))
-            .column(OBS)
-            .hint("compat = \"correct\" counts them apart"));
-        }
-        self.counters.push((types.to_vec(), Counter::new(types)));
-        Ok(self.counters.len() - 1)
-    }
+    counts: Counts,
+    /// The counts have outgrown their room.
+    full: bool,
 }
 
 impl Ordered for Counting {
+    fn enter(&mut self, room: Room, rehearsed: Option<Rehearsed>) -> Result<()> {
+        self.counts = Counts::new(&room, rehearsed)?;
+        Ok(())
+    }
+
+    fn wants_rehearsal(&self) -> bool {
+        self.full
+    }
+
     fn apply(&mut self, compat: Compat, unit: &mut [ModuleUnit], repairs: &mut Repairs) -> Result<()> {
-        let mut keys: Vec<Keys> = Vec::with_capacity(unit.len());
-        let mut counter_of = Vec::with_capacity(unit.len());
-        for share in &*unit {
-            let leaves: Vec<&Tensor> = share.episodes.steps.under(OBS).map(|(_, t)| t).collect();
-            let types: Vec<TensorType> = leaves.iter().map(|t| t.ty().clone()).collect();
-            counter_of.push(self.counter(compat, &types)?);
-            let own = Keys::of(&leaves, share.episodes.steps_len());
+        let observed = Observed::of(compat, unit);
+        for (share, observed) in unit.iter().zip(&observed.shares) {
+            let steps = share.episodes.steps_len() as u64;
             if compat == Compat::Correct {
-                repairs.count(EQUAL_NANS, own.nan.iter().filter(|n| **n).count() as u64);
-                if !matches!(types.as_slice(), [only] if only.shape.len() == 1) {
-                    repairs.count(ANY_RANK, share.episodes.steps_len() as u64);
+                repairs.count(EQUAL_NANS, observed.keys.nans());
+                if !matches!(observed.types.as_slice(), [only] if only.shape.len() == 1) {
+                    repairs.count(ANY_RANK, steps);
                 }
                 if !super::rewards(&share.episodes)?.ty().dtype.is_float() {
-                    repairs.count(intrinsic::FLOAT_REWARDS, share.episodes.steps_len() as u64);
+                    repairs.count(intrinsic::FLOAT_REWARDS, steps);
                 }
             }
-            keys.push(own);
         }
-
-        let mut counts: Vec<Vec<u64>> = keys.iter().map(|k| vec![1; k.hashes.len()]).collect();
-        let order = in_order(unit);
-        for (number, (_, counter)) in self.counters.iter_mut().enumerate() {
-            // NaNs that equal nothing were never seen before: their count stays one.
-            let rows = order.iter().filter(|&&(m, _)| counter_of[m] == number).flat_map(|&(m, chunk)| {
-                let keys = &keys[m];
-                let counted = move |row: &usize| compat == Compat::Correct || !keys.nan[*row];
-                unit[m].episodes.rows(chunk).filter(counted).map(move |row| (m, row))
-            });
-            counter.count(&keys, &rows.collect::<Vec<_>>(), &mut counts)?;
+        let counts = self.counts.count(compat, &observed)?;
+        if self.counts.outgrown() {
+            self.full = true;
+            return Err(Error::environment("the counts of observations do not fit into memory"));
         }
-
         for (share, counts) in unit.iter_mut().zip(counts) {
             let values = counts.into_iter().map(|n| self.coeff * (1.0 / n as f64)).collect();
             intrinsic::add(compat, &mut share.episodes, &Bonuses { values, dtype: None })?;
         }
         Ok(())
-    }
-}
-
-/// Rows of longer observations are told apart by their digest.
-const LONGEST_KEY: usize = 64;
-/// Rows that are hashed in one go.
-const BLOCK: usize = 1024;
-
-/// Each row's observation as bytes that are equal where the observations are, and their hash.
-#[derive(Debug)]
-struct Keys {
-    len: usize,
-    bytes: Vec<u8>,
-    hashes: Vec<u64>,
-    nan: Vec<bool>,
-}
-
-/// Bytes of a key for observations of these leaves.
-fn key_len(types: &[TensorType]) -> usize {
-    let bytes = types.iter().map(TensorType::row_bytes).sum();
-    if bytes <= LONGEST_KEY { bytes } else { blake3::OUT_LEN }
-}
-
-impl Keys {
-    fn of(leaves: &[&Tensor], rows: usize) -> Self {
-        let types: Vec<TensorType> = leaves.iter().map(|t| t.ty().clone()).collect();
-        let row_bytes: usize = types.iter().map(TensorType::row_bytes).sum();
-        let len = key_len(&types);
-        let mut keys = Self { len, bytes: vec![0; rows * len], hashes: vec![0; rows], nan: vec![false; rows] };
-        let blocks = keys
-            .bytes
-            .par_chunks_mut((BLOCK * len).max(1))
-            .zip(keys.hashes.par_chunks_mut(BLOCK))
-            .zip(keys.nan.par_chunks_mut(BLOCK))
-            .enumerate();
-        blocks.for_each(|(block, ((bytes, hashes), nan))| {
-            let mut row = Vec::with_capacity(row_bytes);
-            let own = bytes.chunks_exact_mut(len).zip(hashes).zip(nan);
-            for (i, ((key, hash), nan)) in (block * BLOCK..).zip(own) {
-                row.clear();
-                for leaf in leaves {
-                    *nan |= push_canonical(&mut row, leaf.ty().dtype, leaf.row(i));
-                }
-                if row_bytes == len && len <= LONGEST_KEY {
-                    key.copy_from_slice(&row);
-                } else {
-                    key.copy_from_slice(blake3::hash(&row).as_bytes());
-                }
-                *hash = hash_of(key);
-            }
-        });
-        keys
-    }
-
-    fn key(&self, row: usize) -> &[u8] {
-        &self.bytes[row * self.len..(row + 1) * self.len]
-    }
-}
-
-fn hash_of(key: &[u8]) -> u64 {
-    let mut hasher = FixedState::with_seed(0).build_hasher();
-    hasher.write(key);
-    hasher.finish()
-}
-
-/// Appends the elements with one zero and one NaN. Whether there was a NaN.
-fn push_canonical(out: &mut Vec<u8>, dtype: DType, row: &[u8]) -> bool {
-    macro_rules! floats {
-        ($t:ty) => {{
-            let mut nan = false;
-            for bytes in row.chunks_exact(size_of::<$t>()) {
-                let value: $t = bytemuck::pod_read_unaligned(bytes);
-                nan |= value.is_nan();
-                // Adding zero leaves every number as it is but -0.0.
-                let value = if value.is_nan() { <$t>::NAN } else { value + <$t>::from_bits(0) };
-                out.extend_from_slice(&value.to_ne_bytes());
-            }
-            nan
-        }};
-    }
-    match dtype {
-        DType::Float16 => floats!(half::f16),
-        DType::Float32 => floats!(f32),
-        DType::Float64 => floats!(f64),
-        _ => {
-            out.extend_from_slice(row);
-            false
-        }
-    }
-}
-
-const PARTITIONS: usize = 64;
-
-/// The partition of a hash. The table uses its lowest and highest bits.
-const fn partition_of(hash: u64) -> usize {
-    (hash >> 40) as usize % PARTITIONS
-}
-
-/// How often each key of one length was seen.
-#[derive(Debug)]
-struct Counter {
-    key_len: usize,
-    partitions: Vec<Partition>,
-}
-
-/// The keys whose hash falls into one partition.
-#[derive(Debug, Default)]
-struct Partition {
-    /// Numbers of keys.
-    table: HashTable<u32>,
-    /// The keys, back to back.
-    keys: Vec<u8>,
-    counts: Vec<u64>,
-}
-
-impl Counter {
-    fn new(types: &[TensorType]) -> Self {
-        let mut partitions = Vec::new();
-        partitions.resize_with(PARTITIONS, Partition::default);
-        Self { key_len: key_len(types), partitions }
-    }
-
-    /// Counts `rows`, one after the other, and writes each one's count.
-    ///
-    /// ```text
-    /// rows in order     r0 r1 r2 r3 r4 r5
-    /// by partition      r0 r3 | r2 | r1 r4 r5      equal keys fall into one partition, where order is kept
-    /// ```
-    fn count(&mut self, keys: &[Keys], rows: &[(usize, usize)], counts: &mut [Vec<u64>]) -> Result<()> {
-        let mut by_partition: Vec<Vec<(usize, usize)>> = vec![Vec::new(); PARTITIONS];
-        for &(m, row) in rows {
-            by_partition[partition_of(keys[m].hashes[row])].push((m, row));
-        }
-        let key_len = self.key_len;
-        let counted: Vec<Vec<u64>> = self
-            .partitions
-            .par_iter_mut()
-            .zip(&by_partition)
-            .map(|(partition, rows)| {
-                rows.iter()
-                    .map(|&(m, row)| partition.count(key_len, keys[m].key(row), keys[m].hashes[row]))
-                    .collect::<Result<_>>()
-            })
-            .collect::<Result<_>>()?;
-        for (rows, counted) in by_partition.iter().zip(counted) {
-            for (&(m, row), count) in rows.iter().zip(counted) {
-                counts[m][row] = count;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Partition {
-    fn count(&mut self, key_len: usize, key: &[u8], hash: u64) -> Result<u64> {
-        let Self { table, keys, counts } = self;
-        let key_of = |&number: &u32| {
-            let start = number as usize * key_len;
-            &keys[start..start + key_len]
-        };
-        if let Some(&number) = table.find(hash, |number| key_of(number) == key) {
-            let count = &mut counts[number as usize];
-            *count += 1;
-            return Ok(*count);
-        }
-        let number = u32::try_from(counts.len())
-            .map_err(|_| Error::environment("found more than 2^38 different observations, expected fewer"))?;
-        table.insert_unique(hash, number, |number| hash_of(key_of(number)));
-        keys.extend_from_slice(key);
-        counts.push(1);
-        Ok(1)
     }
 }
 
@@ -347,10 +150,10 @@ mod tests {
 
     use super::*;
     use crate::batch::BatchLayout;
-    use crate::column::REWARDS;
     use crate::connectors::testing::episodes;
     use crate::episode::{Columns, EpisodeLayout};
-    use crate::job::ModuleSettings;
+    use crate::scratch::Scratch;
+    use crate::tensor::{DType, Tensor, TensorType};
 
     fn share(module: usize, lengths: &[usize], obs: &[(&str, Tensor)], rewards: &Tensor) -> ModuleUnit {
         let mut eps = episodes(lengths);
@@ -368,6 +171,41 @@ mod tests {
             out.extend(unit.iter().map(|s| intrinsic::as_f64(s.episodes.steps.get(REWARDS).unwrap())));
         }
         (out, repairs)
+    }
+
+    /// The same with room for next to nothing: the piece asks for a rehearsal, gets it, and starts anew.
+    fn run_spilled(compat: Compat, units: &mut [Vec<ModuleUnit>], bytes: usize) -> Vec<Vec<f64>> {
+        let piece = CountBasedCuriosity { intrinsic_reward_coeff: 1.0 };
+        let dir = tempfile::tempdir().unwrap();
+        let room = Room { bytes, scratch: Scratch::new(dir.path()) };
+        let mut first = piece.ordered().unwrap();
+        first.enter(room.clone(), None).unwrap();
+        let copy = |unit: &Vec<ModuleUnit>| -> Vec<ModuleUnit> {
+            unit.iter()
+                .map(|s| ModuleUnit { module: s.module, episodes: s.episodes.clone(), batch: ModuleBatch::default() })
+                .collect()
+        };
+        let full = units.iter().any(|unit| first.apply(compat, &mut copy(unit), &mut Repairs::default()).is_err());
+        assert!(full && first.wants_rehearsal());
+        let mut rehearsal = piece.rehearsal(room.clone()).unwrap();
+        for unit in &*units {
+            let finding = rehearsal.observe(compat, unit).unwrap();
+            rehearsal.merge(finding).unwrap();
+        }
+        let rehearsed = rehearsal.finish().unwrap();
+        let mut out = Vec::new();
+        // What was found out serves more than one pass.
+        for pass in 0..2 {
+            let mut state = piece.ordered().unwrap();
+            state.enter(room.clone(), Some(rehearsed.clone())).unwrap();
+            out.clear();
+            for unit in &*units {
+                let mut unit = copy(unit);
+                state.apply(compat, &mut unit, &mut Repairs::default()).unwrap_or_else(|e| panic!("pass {pass}: {e}"));
+                out.extend(unit.iter().map(|s| intrinsic::as_f64(s.episodes.steps.get(REWARDS).unwrap())));
+            }
+        }
+        out
     }
 
     fn f32s(values: &[f32]) -> Tensor {
@@ -402,7 +240,9 @@ mod tests {
         assert_eq!(repairs.sorted(), [(intrinsic::FLOAT_REWARDS, 4), (EQUAL_NANS, 2)]);
         let obs = f32s(&[f32::NAN, f32::NAN, 0.0, -0.0]);
         let unit = vec![share(0, &[4], &[("obs", obs)], &Tensor::from_values::<i64>([], &[0; 4]))];
-        assert_eq!(run(Compat::Rllib260, &mut [unit]).0, [vec![1., 1., 1., 0.]]);
+        let mut units = [unit];
+        assert_eq!(run_spilled(Compat::Rllib260, &mut units, 1), [vec![1., 1., 1., 0.]]);
+        assert_eq!(run(Compat::Rllib260, &mut units).0, [vec![1., 1., 1., 0.]]);
     }
 
     #[test]
@@ -414,7 +254,9 @@ mod tests {
         unit[0].episodes.chunks[1].ordinal = 0;
         unit[0].episodes.chunks[0].ordinal = 2;
         unit[1].episodes.chunks[0].ordinal = 1;
-        assert_eq!(run(Compat::Correct, &mut [unit]).0, [vec![1. / 3., 1.], vec![0.5]]);
+        let mut units = [unit];
+        assert_eq!(run_spilled(Compat::Correct, &mut units, 1), [vec![1. / 3., 1.], vec![0.5]]);
+        assert_eq!(run(Compat::Correct, &mut units).0, [vec![1. / 3., 1.], vec![0.5]]);
     }
 
     /// Against a map from rows to counts, for nested observations, short and long keys, and any cut into units.
@@ -439,6 +281,12 @@ mod tests {
                     let obs = [("obs/a", a.slice(start, len)), ("obs/b", b.slice(start, len))];
                     units.push(vec![share(0, &[len / 2, 0, len - len / 2], &obs, &zeros(len))]);
                     start += len;
+                }
+                for bytes in [1, 4_000] {
+                    assert!(
+                        run_spilled(Compat::Correct, &mut units, bytes).concat() == want,
+                        "width {width}, {bytes} bytes"
+                    );
                 }
                 let (got, repairs) = run(Compat::Correct, &mut units);
                 assert!(got.concat() == want, "width {width}");

@@ -8,11 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, REWARDS, TERMINATEDS, TRUNCATEDS};
-use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Survey, piece_boilerplate};
+use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Room, Survey, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::job::Compat;
 use crate::numpy::mean_std;
+use crate::scratch::Spool;
 use crate::tensor::{DType, Tensor, TensorType};
 use crate::window::{Column, Fill};
 
@@ -157,23 +158,63 @@ fn rows(steps: &Tensor, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Tensor 
     windows.gather(Column { steps, offsets: &episodes.offsets, look_back }, &Fill::Zeros)
 }
 
-/// Mean, standard deviation, and in RLlib's way also the advantages themselves.
+/// What stands behind a step: its `V` and its `A`; nothing behind the last one.
+type Behind = Option<(f32, f64)>;
+
+/// Mean and standard deviation, and in RLlib's way also what stands behind each unit's last step.
 #[derive(Debug)]
 struct Result_ {
     mean: f32,
     std: f32,
-    /// `A` of all steps of the module, and where each unit's steps start; empty when episodes stand for themselves.
-    advantages: Vec<f32>,
-    starts: BTreeMap<usize, usize>,
+    /// By unit; empty when episodes stand for themselves.
+    behind: BTreeMap<usize, Behind>,
 }
 
+/// Terminated and truncated, as bits.
+const TERMINATED: u8 = 1;
+const TRUNCATED: u8 = 2;
+
+#[derive(Debug, Default)]
 struct Pass {
     piece: GeneralAdvantageEstimation,
     across: bool,
-    steps: Steps,
-    starts: BTreeMap<usize, usize>,
+    /// In RLlib's way, the steps of all units one after the other.
+    rewards: Spool<f32>,
+    values: Spool<f32>,
+    flags: Spool<u8>,
+    /// Each unit's number, and where its steps end.
+    units: Vec<(usize, usize)>,
     /// What is standardised, where episodes stand for themselves.
-    unstandardised: Vec<f32>,
+    unstandardised: Spool<f32>,
+}
+
+impl Pass {
+    /// The steps of one unit.
+    fn steps(&self, i: usize) -> Result<Steps> {
+        let start = i.checked_sub(1).map_or(0, |before| self.units[before].1);
+        let range = start..self.units[i].1;
+        let flags = self.flags.read(range.clone())?;
+        Ok(Steps {
+            rewards: self.rewards.read(range.clone())?,
+            values: self.values.read(range)?,
+            terminated: flags.iter().map(|f| f & TERMINATED != 0).collect(),
+            truncated: flags.iter().map(|f| f & TRUNCATED != 0).collect(),
+            real: Vec::new(),
+        })
+    }
+
+    /// What stands behind each unit's last step: from the last unit to the first.
+    fn behind(&self) -> Result<Vec<Behind>> {
+        let mut out = vec![None; self.units.len()];
+        let mut next = None;
+        for i in (0..self.units.len()).rev() {
+            out[i] = next;
+            let steps = self.steps(i)?;
+            let mut advantages = vec![0.0; steps.rewards.len()];
+            next = steps.advantages(&self.piece, 0..advantages.len(), next, &mut advantages);
+        }
+        Ok(out)
+    }
 }
 
 /// A unit's number and steps, and what is standardised of them.
@@ -191,28 +232,46 @@ impl Survey for Pass {
         Ok(Box::new(Observed(cx.unit, Steps::default(), real)))
     }
 
+    fn enter(&mut self, room: Room) {
+        let part = |n: usize| room.bytes / 10 * n;
+        self.rewards = Spool::new(part(4), room.scratch.clone());
+        self.values = Spool::new(part(4), room.scratch.clone());
+        self.flags = Spool::new(part(1), room.scratch.clone());
+        self.unstandardised = Spool::new(part(9), room.scratch);
+    }
+
     fn merge(&mut self, finding: Finding) -> Result<()> {
         let Observed(unit, steps, real) =
             *finding.downcast().map_err(|_| Error::internal("another piece's finding"))?;
-        self.starts.insert(unit, self.steps.rewards.len());
-        self.steps.rewards.extend(steps.rewards);
-        self.steps.values.extend(steps.values);
-        self.steps.terminated.extend(steps.terminated);
-        self.steps.truncated.extend(steps.truncated);
-        self.unstandardised.extend(real);
+        self.unstandardised.extend(&real)?;
+        if self.across {
+            let flag = |(terminated, truncated): (&bool, &bool)| {
+                (u8::from(*terminated) * TERMINATED) | (u8::from(*truncated) * TRUNCATED)
+            };
+            self.rewards.extend(&steps.rewards)?;
+            self.values.extend(&steps.values)?;
+            self.flags.extend(&steps.terminated.iter().zip(&steps.truncated).map(flag).collect::<Vec<_>>())?;
+            self.units.push((unit, self.rewards.len()));
+        }
         Ok(())
     }
 
     fn finish(self: Box<Self>) -> Result<Box<dyn Any + Send + Sync>> {
-        let mut advantages = vec![0.0; self.steps.rewards.len()];
-        let values = if self.across {
-            self.steps.advantages(&self.piece, 0..advantages.len(), None, &mut advantages);
-            self.steps.unstandardised(&advantages)
-        } else {
-            self.unstandardised
+        let behind = self.behind()?;
+        let unit = |i: usize| {
+            let steps = self.steps(i)?;
+            let mut advantages = vec![0.0; steps.rewards.len()];
+            steps.advantages(&self.piece, 0..advantages.len(), behind[i], &mut advantages);
+            Ok(steps.unstandardised(&advantages))
         };
-        let (mean, std) = if values.is_empty() { (0.0, 1.0) } else { mean_std(&values) };
-        Ok(Box::new(Result_ { mean, std, advantages, starts: self.starts }))
+        let n = if self.across { self.rewards.len() } else { self.unstandardised.len() };
+        let (mean, std) = match (n, self.across) {
+            (0, _) => (0.0, 1.0),
+            (n, true) => mean_std(n, || (0..self.units.len()).map(unit))?,
+            (n, false) => mean_std(n, || self.unstandardised.chunks())?,
+        };
+        let behind = self.units.iter().map(|(unit, _)| *unit).zip(behind).collect();
+        Ok(Box::new(Result_ { mean, std, behind }))
     }
 }
 
@@ -263,13 +322,7 @@ impl Connector for GeneralAdvantageEstimation {
     }
 
     fn survey(&self, cx: Context<'_>) -> Option<Box<dyn Survey>> {
-        Some(Box::new(Pass {
-            piece: self.clone(),
-            across: cx.compat == Compat::Rllib260,
-            steps: Steps::default(),
-            starts: BTreeMap::new(),
-            unstandardised: Vec::new(),
-        }))
+        Some(Box::new(Pass { piece: self.clone(), across: cx.compat == Compat::Rllib260, ..Pass::default() }))
     }
 
     fn apply(
@@ -283,9 +336,10 @@ impl Connector for GeneralAdvantageEstimation {
         let result = result.ok_or_else(|| Error::internal("no survey"))?;
         let steps = Steps::of(self, episodes, batch)?;
         let advantages = if cx.compat == Compat::Rllib260 {
-            let start =
-                result.starts.get(&cx.unit).copied().ok_or_else(|| Error::internal("a unit that no survey saw"))?;
-            result.advantages[start..start + steps.rewards.len()].to_vec()
+            let behind = result.behind.get(&cx.unit).ok_or_else(|| Error::internal("a unit that no survey saw"))?;
+            let mut advantages = vec![0.0; steps.rewards.len()];
+            steps.advantages(self, 0..advantages.len(), *behind, &mut advantages);
+            advantages
         } else {
             if steps.real.contains(&false) {
                 repairs.count(REAL_STEPS, steps.real.iter().filter(|r| **r).count() as u64);
@@ -301,5 +355,77 @@ impl Connector for GeneralAdvantageEstimation {
         batch.push(ADVANTAGES, standardised);
         batch.push(VALUE_TARGETS, targets);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    /// Units of pseudo-random steps.
+    fn units() -> Vec<Steps> {
+        let value = |i: usize, k: usize| ((i * 7919 + k * 104_729) % 2003) as f32 / 37.0 - 20.0;
+        let flag = |i: usize, k: usize| (i * 31 + k).is_multiple_of(17);
+        let of = |range: std::ops::Range<usize>| Steps {
+            rewards: range.clone().map(|i| value(i, 1)).collect(),
+            values: range.clone().map(|i| value(i, 2)).collect(),
+            terminated: range.clone().map(|i| flag(i, 3)).collect(),
+            truncated: range.clone().map(|i| flag(i, 8)).collect(),
+            real: vec![true; range.len()],
+        };
+        [0..700, 700..700, 700..701, 701..3000].map(of).to_vec()
+    }
+
+    fn surveyed(across: bool, room: Option<Room>) -> Result_ {
+        let mut pass = Pass { piece: GeneralAdvantageEstimation::with(None, Some(0.9)), across, ..Pass::default() };
+        if let Some(room) = room {
+            pass.enter(room);
+        }
+        for (i, steps) in units().into_iter().enumerate() {
+            let real = if across { Vec::new() } else { steps.rewards.clone() };
+            let steps = if across { steps } else { Steps::default() };
+            pass.merge(Box::new(Observed(i, steps, real))).unwrap();
+        }
+        *Box::new(pass).finish().unwrap().downcast::<Result_>().unwrap()
+    }
+
+    #[test]
+    fn a_survey_on_scratch_finds_the_same() {
+        let dir = tempfile::tempdir().unwrap();
+        for across in [true, false] {
+            let want = surveyed(across, None);
+            for bytes in [0, 5_000] {
+                let got = surveyed(across, Some(Room { bytes, scratch: Scratch::new(dir.path()) }));
+                assert_eq!((got.mean.to_bits(), got.std.to_bits()), (want.mean.to_bits(), want.std.to_bits()));
+                assert_eq!(got.behind, want.behind);
+            }
+        }
+    }
+
+    /// RLlib takes all steps of the module in one go; units take the step behind them from the survey.
+    #[test]
+    fn units_by_themselves_equal_all_steps_in_one_go() {
+        let piece = GeneralAdvantageEstimation::with(None, Some(0.9));
+        let mut all = Steps::default();
+        for unit in units() {
+            all.rewards.extend(unit.rewards);
+            all.values.extend(unit.values);
+            all.terminated.extend(unit.terminated);
+            all.truncated.extend(unit.truncated);
+        }
+        let mut want = vec![0.0; all.rewards.len()];
+        all.advantages(&piece, 0..want.len(), None, &mut want);
+        let found = surveyed(true, None);
+        let mut got = Vec::new();
+        for (i, unit) in units().into_iter().enumerate() {
+            let mut own = vec![0.0; unit.rewards.len()];
+            unit.advantages(&piece, 0..own.len(), found.behind[&i], &mut own);
+            got.extend(own);
+        }
+        assert_eq!(got, want);
+        let values = all.unstandardised(&want);
+        let (mean, std) = mean_std(values.len(), || std::iter::once(Ok::<_, Error>(values.clone()))).unwrap();
+        assert_eq!((found.mean, found.std), (mean, std));
     }
 }

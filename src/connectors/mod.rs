@@ -13,6 +13,7 @@ mod batch_individual_items;
 mod clip_rewards;
 mod compute_returns_to_go;
 mod count_based_curiosity;
+mod counting;
 mod cutting;
 mod decision_transformer_windows;
 mod euclidian_distance_based_curiosity;

@@ -1,9 +1,12 @@
 //! A whole conversion: index the input, compile it unit by unit, write the shards, and the manifest last.
 
+mod budget;
 pub(crate) mod choose;
 mod cutter;
+mod exchange;
 mod output;
 mod pass;
+mod passes;
 mod provenance;
 mod reader;
 mod record;
@@ -12,21 +15,21 @@ mod split;
 mod units;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use indexmap::IndexMap;
 use rayon::prelude::*;
 
+use budget::Budget;
+pub use budget::SMALLEST as SMALLEST_MEMORY_LIMIT;
 use output::{Output, Outputs};
-use pass::{Conversion, Done, Findings, Found, Pass, Survey, Written};
+use pass::{Found, Pass, Written};
+use passes::{Passes, Work};
 use provenance::Provenance;
-use reader::Reader;
 pub use record::{ModuleReport, Report};
 use record::{manifest, report};
-use schedule::{Limits, Taker};
-use units::Unit;
 
 use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
@@ -34,26 +37,24 @@ use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::job::{Compat, Job, check_supported};
 use crate::manifest::{InputFile, ModuleRecord, RunRecord};
-use crate::pipeline::{self, ModulePlan, Pipeline, Surveys};
+use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals};
-use crate::sink::OutputDir;
+use crate::scratch::Scratch;
+use crate::sink::{OutputDir, ShardSchema};
 use crate::source::index::Index;
-use crate::source::{self, IndexOptions, Source, keys, recognise};
-
-/// Bytes of decoded input per block, and of steps per unit. Large enough that a task outweighs its start, small
-/// enough that a few of them are nothing to memory.
-const BLOCK_BYTES: usize = 4 << 20;
-const UNIT_BYTES: usize = 4 << 20;
-/// Decoded input that may wait, without a memory limit.
-const READ_BYTES: usize = 128 << 20;
+use crate::source::{self, IndexOptions, keys, recognise};
 
 /// What changes how a run goes, and not a byte of what it writes.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Worker threads; all cores when not set.
     pub threads: Option<usize>,
-    /// Bytes of memory to stay under. Bounds what is read ahead.
+    /// Bytes of memory to stay under, at least [`SMALLEST_MEMORY_LIMIT`]; a quarter of the machine's (or of what its
+    /// control group allows) when not set. What does not fit goes to `scratch`.
     pub memory_limit: Option<u64>,
+    /// An existing folder for what does not fit into memory. When not set, the output directory, or the nearest folder
+    /// above it that exists: where shards fit, and never a file system that is memory itself, as `/tmp` may be.
+    pub scratch: Option<PathBuf>,
     /// Replace what is in the output directory.
     pub overwrite: bool,
 }
@@ -81,6 +82,8 @@ pub fn convert_with(
         return Err(error);
     }
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
+    let budget = Budget::new(options.memory_limit, threads)?;
+    let scratch = scratch(options, &job.output_path())?;
     let pipeline = Pipeline::with_own(&job.learner, own)?.with_obs_space(job.input.spaces.obs.clone());
     let source = recognise::open_with(job, pipeline.reads_infos())?;
     // Before a terabyte is indexed: can the pipeline run on such columns at all?
@@ -103,6 +106,7 @@ pub fn convert_with(
         unfinished: job.input.unfinished,
         compat: job.learner.compat,
         look_back: look_back(job, &pipeline),
+        memory: budget.first_pass(),
         agent_to_module: &job.multi_agent.agent_to_module,
     };
     let (index, digests) = pool.install(|| {
@@ -117,16 +121,20 @@ pub fn convert_with(
     let modules = plan_modules(job, &pipeline, &index)?;
     index.notes.extend(unused_modules(job, &index));
     index.notes.extend(pipeline::without_effect(&job.learner));
-    let read_bytes = options
-        .memory_limit
-        .map_or(READ_BYTES, |limit| usize::try_from(limit / 4).unwrap_or(READ_BYTES).min(READ_BYTES));
-    let limits = Limits { threads, read_bytes };
     let mut filtered_out = 0;
     if let Some(predicate) = &job.input.where_ {
         let returns = if choose::needs_returns(&index, predicate)? {
             // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
             let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
-            let returns = returns(&*source, &index, &pipeline, &modules, limits, progress)?;
+            let work = Work {
+                source: &*source,
+                index: &index,
+                pipeline: &pipeline,
+                modules: &modules,
+                scratch: &scratch,
+                progress,
+            };
+            let returns = returns(&Passes::new(work, budget, (0, 0))?.sort()?)?;
             if let Some((layout, layouts)) = all {
                 (index.layout, index.layouts) = (layout, layouts);
             }
@@ -157,54 +165,34 @@ pub fn convert_with(
         index.narrow(&|column| modules.iter().any(|m| pipeline.reads(&m.settings, column)));
     }
 
+    let provenance = Provenance::of(&index);
+    let schemas: Vec<ShardSchema> =
+        modules.iter().map(|m| output::schema(provenance.columns(), &m.layout.columns, &job.output)).collect();
+    schemas.iter().try_for_each(ShardSchema::check)?;
+    let groups = output::group_bytes(&schemas, &job.output);
+    let work =
+        Work { source: &*source, index: &index, pipeline: &pipeline, modules: &modules, scratch: &scratch, progress };
+    let passes = Passes::new(work, budget, groups)?;
+
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
     let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
-    let provenance = Provenance::of(&index);
-    let mut streams = Vec::with_capacity(modules.len());
-    for (stream, module) in modules.iter().enumerate() {
-        let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
-        streams.push(Output::new(stream, folder, provenance.columns(), &module.layout.columns, &job.output)?);
-    }
-
-    let units = units_of(&index, &modules);
-    let read = |work: &Conversion<'_>, taker: &mut dyn Taker<Done>, phase: &str| {
-        let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
-        progress.begin(phase, totals);
-        let reader = Reader::new(source.rows().groups().to_vec(), threads);
-        let result = schedule::run(work, reader, &units, taker, limits, progress);
-        let result = result.map_err(|e| name_episode(e, &*source, &index));
-        progress.end();
-        result
+    let outputs = || {
+        let mut streams = Vec::with_capacity(modules.len());
+        for (stream, (module, schema)) in modules.iter().zip(&schemas).enumerate() {
+            let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
+            streams.push(Output::new(stream, folder, schema.clone(), &module.layout.columns, &job.output)?);
+        }
+        Ok::<_, Error>(Outputs::new(streams))
     };
-
-    // A pass of its own for each piece that must know the whole data set before it can start.
-    let mut surveys = Surveys::default();
-    for piece in 0..pipeline.len() {
-        let Some(mut own) = pipeline.surveys(piece, &modules) else { continue };
-        if let Some(basis) = &basis {
-            basis.keep_its_own(&pipeline, piece, &mut own);
-        }
-        let survey = Survey { piece, own: &own };
-        let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Survey(survey));
-        let mut findings = Findings(Vec::new());
-        read(&work, &mut findings, "surveying")?;
-        let mut own = own;
-        for (module, finding) in findings.0 {
-            if let Some(survey) = &mut own[module] {
-                survey.merge(finding).map_err(|e| pipeline.named(piece, e))?;
-            }
-        }
-        let results = own.into_iter().map(|s| s.map(crate::connector::Survey::finish).transpose());
-        surveys.set(piece, results.collect::<Result<_>>().map_err(|e| pipeline.named(piece, e))?);
-        if let Some(basis) = &basis {
-            basis.share(&pipeline, piece, &mut surveys);
-        }
-    }
-
-    let work = Conversion::new(&*source, &index, &pipeline, &modules, &surveys, provenance, Pass::Convert);
-    let mut written = Written { outputs: Outputs::new(streams), found: Found::default() };
-    read(&work, &mut written, "converting")?;
-    let Written { outputs, found } = written;
+    let passes = passes.sort()?;
+    let mut rehearsed = IndexMap::new();
+    let surveys = passes.survey(basis.as_ref(), &mut rehearsed)?;
+    let fresh = || {
+        // Shards of a start that did not come through.
+        dir.clear()?;
+        Ok(Written { outputs: outputs()?, found: Found::default() })
+    };
+    let Written { outputs, found } = passes.run(Pass::Convert, &surveys, &mut rehearsed, "converting", fresh)?;
 
     let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
     let files = source.rows().files();
@@ -227,7 +215,11 @@ pub fn convert_with(
         input_bytes,
         output_bytes: report.modules.values().map(|m| m.bytes).sum(),
         threads,
-        extra: IndexMap::new(),
+        extra: IndexMap::from([
+            ("memory_limit".to_owned(), budget.limit().into()),
+            ("scratch_bytes".to_owned(), passes.exchanged.into()),
+            ("rehearsals".to_owned(), rehearsed.len().into()),
+        ]),
     };
     dir.finish(&manifest, &run)?;
     Ok(report)
@@ -248,51 +240,26 @@ fn keep_input(output: &Path, files: &[Arc<source::file::InputFile>]) -> Result<(
     }
 }
 
-/// Decoders know the row that they stumbled over; whose it is, the index knows.
-fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
-    let row = source.rows().row_of(&error);
-    match row.and_then(|row| index.episode_of(row, source.rows_are_steps())) {
-        Some((id, Some(t))) => error.episode(id.to_string()).t(t),
-        Some((id, None)) => error.episode(id.to_string()),
-        None => error,
+/// The folder for what does not fit into memory.
+fn scratch(options: &Options, output: &Path) -> Result<Scratch> {
+    match &options.scratch {
+        Some(dir) if !dir.is_dir() => Err(Error::usage("found no such folder, expected one for scratch files")
+            .file(dir.display().to_string())
+            .hint("create it, or choose another --scratch")),
+        dir => Ok(Scratch::new(dir.as_deref().unwrap_or(output))),
     }
 }
 
-/// Units by what a step takes, in or out.
-fn units_of(index: &Index, modules: &[ModulePlan]) -> Vec<Unit> {
-    let step_bytes: usize = index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum();
-    let step_bytes = modules.iter().map(|m| m.layout.step_bytes()).fold(step_bytes, usize::max);
-    units::cut(index, step_bytes, UNIT_BYTES)
-}
-
-/// The sum of each entry's rewards: a pass over the data with no pieces.
-fn returns(
-    source: &dyn Source,
-    index: &Index,
-    pipeline: &Pipeline,
-    modules: &[ModulePlan],
-    limits: Limits,
-    progress: &dyn Progress,
-) -> Result<Vec<f64>> {
-    let surveys = Surveys::default();
-    let provenance = Provenance::of(index);
-    let pass = Pass::Returns;
-    let work = Conversion::new(source, index, pipeline, modules, &surveys, provenance, pass);
-    let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
-    progress.begin("choosing episodes", totals);
-    let reader = Reader::new(source.rows().groups().to_vec(), limits.threads);
-    let mut findings = Findings(Vec::new());
-    schedule::run(&work, reader, &units_of(index, modules), &mut findings, limits, progress)?;
-    progress.end();
-    let place: HashMap<u32, usize> = index.entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
-    let mut out = vec![0.0; index.entries.len()];
-    for (_, finding) in findings.0 {
-        let sums = finding.downcast::<Vec<(u32, f64)>>().map_err(|_| Error::internal("a finding of another pass"))?;
-        for (ordinal, sum) in *sums {
-            let at = place.get(&ordinal).ok_or_else(|| Error::internal("an episode that the index lacks"))?;
-            out[*at] = sum;
-        }
-    }
+/// The sum of each entry's rewards.
+fn returns(passes: &Passes<'_>) -> Result<Vec<f64>> {
+    let entries = &passes.index.entries;
+    let place: HashMap<u32, usize> = entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
+    let mut out = vec![0.0; entries.len()];
+    passes.returns(|ordinal, sum| {
+        let at = place.get(&ordinal).ok_or_else(|| Error::internal("an episode that the index lacks"))?;
+        out[*at] = sum;
+        Ok(())
+    })?;
     Ok(out)
 }
 

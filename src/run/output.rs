@@ -36,8 +36,10 @@ pub(super) struct ModuleEncoder {
 
 impl Encoded {
     /// Joins a cut's pieces and encodes them. Pure: any thread.
-    pub fn new(cut: &Cut, module: &ModuleEncoder) -> Result<Self> {
+    pub fn new(cut: Cut, module: &ModuleEncoder) -> Result<Self> {
         let data = cut.join(module.masked.len())?;
+        let (stream, shard, ends_shard) = (cut.stream, cut.shard, cut.ends_shard);
+        drop(cut); // joined, the pieces are not needed beside the bytes
         let tensor = |i: usize| match &data.columns[i] {
             ColumnData::Tensor(t) => Some(t),
             ColumnData::Ids(_) => None,
@@ -53,8 +55,24 @@ impl Encoded {
             })
             .collect::<Result<_>>()?;
         let bytes = module.encoder.encode(&data)?;
-        Ok(Self { stream: cut.stream, shard: cut.shard, ends_shard: cut.ends_shard, data, bytes, stats })
+        Ok(Self { stream, shard, ends_shard, data, bytes, stats })
     }
+}
+
+/// The columns of a module's shards: the pipeline's behind those that tell where a row came from.
+pub(super) fn schema(
+    provenance: Vec<(String, ColumnType)>,
+    columns: &[batch::ColumnLayout],
+    output: &crate::job::Output,
+) -> ShardSchema {
+    let all = columns.iter().map(|c| (c.name.clone(), ColumnType::Tensor(c.ty.clone())));
+    ShardSchema::new(provenance.into_iter().chain(all).collect()).with_tensors(output.tensors)
+}
+
+/// Bytes of a row group: of all streams together, and of the largest.
+pub(super) fn group_bytes(schemas: &[ShardSchema], output: &crate::job::Output) -> (usize, usize) {
+    let of = |schema: &ShardSchema| row_group_rows(schema, output.rows_per_shard).saturating_mul(schema.row_bytes());
+    (schemas.iter().map(of).sum(), schemas.iter().map(of).max().unwrap_or(0))
 }
 
 /// The shards of all modules.
@@ -105,25 +123,24 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Shards in `dir` with the columns of the pipeline (`columns`) behind those that tell where a row came from.
+    /// Shards of `schema` in `dir`; the last ones of its columns are the pipeline's (`columns`).
     pub fn new(
         stream: usize,
         dir: ModuleDir,
-        provenance: Vec<(String, ColumnType)>,
+        schema: ShardSchema,
         columns: &[batch::ColumnLayout],
         output: &crate::job::Output,
     ) -> Result<Self> {
         let has_mask = columns.iter().any(|c| c.name == LOSS_MASK);
         let loss_mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.clone());
-        let masked = provenance.iter().map(|_| None).chain(columns.iter().map(|c| {
+        let provenance = schema.columns.len() - columns.len();
+        let masked = std::iter::repeat_n(None, provenance).chain(columns.iter().map(|c| {
             // A state has no time dimension, though its shape may begin alike.
             let timed = loss_mask_shape.as_ref().is_some_and(|s| c.ty.shape.starts_with(s));
             let state = matches!(crate::column::root(&c.name), crate::column::STATE_IN | crate::column::NEXT_STATE_IN);
             Some(has_mask && timed && !state && c.name != crate::column::SEQ_LENS)
         }));
         let masked: Vec<Option<bool>> = masked.collect();
-        let all = columns.iter().map(|c| (c.name.clone(), ColumnType::Tensor(c.ty.clone())));
-        let schema = ShardSchema::new(provenance.into_iter().chain(all).collect()).with_tensors(output.tensors);
         let group_rows = row_group_rows(&schema, output.rows_per_shard);
         let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
         let stats = masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();

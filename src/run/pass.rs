@@ -2,16 +2,18 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::BLOCK_BYTES;
+use indexmap::IndexMap;
+
 use super::cutter::{Cut, Rows};
 use super::output::{Encoded, ModuleEncoder, Outputs};
 use super::provenance::Provenance;
-use super::reader::{Delivery, ReadTask};
+use super::reader::{Delivery, Feed, ReadTask};
 use super::schedule::{Taker, Work};
 use super::units::Unit;
 use crate::batch::ModuleBatch;
-use crate::connector::{Finding, ModuleUnit, Ordered, Repairs};
+use crate::connector::{Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs, Room};
 use crate::error::Result;
 use crate::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
 use crate::sink::ColumnData;
@@ -41,12 +43,9 @@ impl Found {
     }
 }
 
-/// A survey that a pass over the data is for.
-#[derive(Clone, Copy)]
-pub(super) struct Survey<'a> {
-    pub piece: usize,
-    pub own: &'a [Option<Box<dyn crate::connector::Survey>>],
-}
+/// Surveys of a piece, one a module. Those that look at units are twins of those that findings are merged into: a lock
+/// around both could be taken twice by a thread that waits inside the pool and helps out meanwhile.
+pub(super) type Surveyors = [Option<Box<dyn crate::connector::Survey>>];
 
 /// What a pass over the data is for.
 #[derive(Clone, Copy)]
@@ -54,21 +53,41 @@ pub(super) enum Pass<'a> {
     /// The sums of rewards.
     Returns,
     /// What a piece must know beforehand.
-    Survey(Survey<'a>),
+    Survey { piece: usize, own: &'a Surveyors },
+    /// What an ordered piece must know beforehand.
+    Rehearse { piece: usize, own: &'a dyn Rehearsal },
     /// The batch.
     Convert,
 }
 
+impl Pass<'_> {
+    /// The pieces before this one run.
+    pub fn end(self, pipeline: &Pipeline) -> usize {
+        match self {
+            Pass::Returns => 0,
+            Pass::Survey { piece, .. } | Pass::Rehearse { piece, .. } => piece,
+            Pass::Convert => pipeline.len(),
+        }
+    }
+}
+
 /// One pass over the data of one job.
 pub(super) struct Conversion<'a> {
-    source: &'a dyn Source,
-    index: &'a Index,
-    pipeline: &'a Pipeline,
-    modules: &'a [ModulePlan],
-    surveys: &'a Surveys,
-    provenance: Provenance,
-    pass: Pass<'a>,
-    segments: Vec<Segment>,
+    pub source: &'a dyn Source,
+    pub index: &'a Index,
+    pub pipeline: &'a Pipeline,
+    pub modules: &'a [ModulePlan],
+    pub surveys: &'a Surveys,
+    pub provenance: Provenance,
+    pub pass: Pass<'a>,
+    pub segments: Vec<Segment>,
+    pub feed: Feed,
+    pub block_bytes: usize,
+    /// For each piece that keeps something.
+    pub room: Room,
+    pub rehearsed: &'a IndexMap<usize, Rehearsed>,
+    /// The ordered piece that failed for want of room.
+    pub full: &'a AtomicUsize,
 }
 
 /// A unit on its way.
@@ -84,25 +103,6 @@ pub(super) struct Done {
     found: Found,
 }
 
-impl<'a> Conversion<'a> {
-    pub fn new(
-        source: &'a dyn Source,
-        index: &'a Index,
-        pipeline: &'a Pipeline,
-        modules: &'a [ModulePlan],
-        surveys: &'a Surveys,
-        provenance: Provenance,
-        pass: Pass<'a>,
-    ) -> Self {
-        let segments = pipeline.segments(match pass {
-            Pass::Returns => 0,
-            Pass::Survey(survey) => survey.piece,
-            Pass::Convert => pipeline.len(),
-        });
-        Self { source, index, pipeline, modules, surveys, provenance, pass, segments }
-    }
-}
-
 impl Work for Conversion<'_> {
     type State = State;
     type Done = Done;
@@ -110,7 +110,10 @@ impl Work for Conversion<'_> {
     fn read(&self, task: ReadTask) -> Delivery {
         let mut decoder = match task.decoder {
             Some(decoder) => decoder,
-            None => self.source.read(task.group, &self.index.layout, BLOCK_BYTES)?,
+            None => match &self.feed {
+                Feed::Input(groups) => self.source.read(groups[task.number], &self.index.layout, self.block_bytes)?,
+                Feed::Exchange(exchange) => exchange.read(task.number),
+            },
         };
         let block = decoder.next().transpose()?;
         Ok((decoder, block))
@@ -138,7 +141,9 @@ impl Work for Conversion<'_> {
     }
 
     fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
-        self.pipeline.start_ordered(piece)
+        let mut machine = self.pipeline.start_ordered(piece)?;
+        machine.enter(self.room.clone(), self.rehearsed.get(&piece).cloned())?;
+        Ok(machine)
     }
 
     fn free(&self, pieces: Range<usize>, number: usize, state: &mut State) -> Result<()> {
@@ -146,14 +151,19 @@ impl Work for Conversion<'_> {
     }
 
     fn ordered(&self, piece: usize, machine: &mut dyn Ordered, state: &mut State) -> Result<()> {
-        self.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs)
+        let result = self.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs);
+        if result.is_err() && machine.wants_rehearsal() {
+            self.full.store(piece, Ordering::Relaxed);
+        }
+        result
     }
 
     fn end(&self, number: usize, state: State) -> Result<Done> {
         let State { unit, mut found } = state;
         let findings = match self.pass {
             Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
-            Pass::Survey(Survey { piece, own }) => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
+            Pass::Survey { piece, own } => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
+            Pass::Rehearse { piece, own } => vec![(0, self.pipeline.rehearse(piece, own, &unit)?)],
             Pass::Convert => Vec::new(),
         };
         if !matches!(self.pass, Pass::Convert) {
@@ -209,13 +219,15 @@ impl Taker<Done> for Written {
     }
 }
 
-/// Collects what a survey found, in order.
-pub(super) struct Findings(pub Vec<(usize, Finding)>);
+/// Takes in a finding, and the number of its module.
+pub(super) type Merge<'a> = dyn FnMut((usize, Finding)) -> Result<()> + 'a;
 
-impl Taker<Done> for Findings {
+/// Hands on what units found, in order and as it comes.
+pub(super) struct Findings<F>(pub F);
+
+impl<F: FnMut((usize, Finding)) -> Result<()>> Taker<Done> for Findings<F> {
     fn take(&mut self, done: Done) -> Result<()> {
-        self.0.extend(done.findings);
-        Ok(())
+        done.findings.into_iter().try_for_each(&mut self.0)
     }
 
     fn cut(&mut self, _: bool) -> Option<Cut> {

@@ -13,8 +13,8 @@
 //! pieces before and behind run on all threads meanwhile.
 //!
 //! Tasks run in a rayon pool and never wait for one another; the calling thread only receives their results, puts
-//! them in order, and starts what may start next. What may start is bounded by bytes, so memory does not grow with
-//! the input.
+//! them in order, and starts what may start next. What may start is bounded by bytes (see [`super::budget`]), so memory
+//! does not grow with the input.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
@@ -24,15 +24,16 @@ use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
 
+use super::budget::Limits;
 use super::cutter::Cut;
 use super::output::{Encoded, ModuleEncoder};
-use super::reader::{Delivery, ReadTask, Reader};
+use super::reader::{Delivery, Placed, ReadTask, Reader};
 use super::units::{Unit, still_needed};
 use crate::connector::Ordered;
 use crate::error::{Error, Result};
 use crate::pipeline::Segment;
 use crate::progress::{Progress, Step};
-use crate::source::blocks::{Block, Blocks};
+use crate::source::blocks::Blocks;
 
 /// The work itself; the loop knows only its order.
 pub(super) trait Work: Sync {
@@ -66,15 +67,6 @@ pub(super) trait Taker<D> {
     fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder>;
     /// Takes in the next encoded row group.
     fn append(&mut self, encoded: Encoded) -> Result<()>;
-}
-
-/// Limits that have no influence on the result.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    /// Threads of the pool.
-    pub threads: usize,
-    /// Bytes of decoded input that may wait.
-    pub read_bytes: usize,
 }
 
 enum Event<W: Work> {
@@ -137,8 +129,6 @@ pub(super) fn run<W: Work>(
         .build()
         .map_err(|e| Error::environment(format!("cannot start {} threads: {e}", limits.threads)))?;
     let needed = still_needed(units);
-    let max_units = limits.threads * 2 + 1;
-    let max_groups = limits.threads + 1;
     let mut gates: BTreeMap<usize, Gate<W::State>> = BTreeMap::new();
     for (i, segment) in work.segments().iter().enumerate() {
         if let Segment::Ordered(piece) = segment {
@@ -149,9 +139,11 @@ pub(super) fn run<W: Work>(
 
     pool.in_place_scope(|scope| {
         let (send, events) = unbounded::<Event<W>>();
-        let mut live: VecDeque<Arc<Block>> = VecDeque::new();
+        let mut live: VecDeque<Placed> = VecDeque::new();
         let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
         let (mut reads, mut next_unit, mut finished) = (0_usize, 0_usize, 0_usize);
+        // Of the units from `finished` to `next_unit`.
+        let mut weight = 0_u64;
         let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
         let (mut cuts, mut appended) = (0_usize, 0_usize);
         let mut groups: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
@@ -165,10 +157,10 @@ pub(super) fn run<W: Work>(
                 && let Some(block) = reader.pop()
             {
                 match block {
-                    Ok(block) => {
-                        frontier = block.rows.end();
+                    Ok((place, block)) => {
+                        frontier = place.end;
                         live_bytes += block.bytes;
-                        live.push_back(block);
+                        live.push_back((place, block));
                     }
                     Err(e) => {
                         read_error = Some(e);
@@ -180,15 +172,29 @@ pub(super) fn run<W: Work>(
                 frontier = u64::MAX;
             }
 
+            // Row groups of what units brought, in order.
+            while cuts - appended < limits.groups
+                && let Some(cut) = taker.cut(finished == units.len())
+            {
+                let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
+                scope.spawn(move |_| {
+                    let result = guarded(|| Encoded::new(cut, &encoder));
+                    let _ = send.send(Event::Encoded(number, result));
+                });
+                cuts += 1;
+            }
+
             // Units whose rows are there, as long as what they make is taken.
             while next_unit < units.len()
                 && units[next_unit].end <= frontier
-                && next_unit - finished < max_units
-                && cuts - appended < max_groups
+                && next_unit - finished < limits.units
+                && (next_unit == finished || weight + units[next_unit].weight <= limits.unit_steps)
+                && cuts - appended < limits.groups
             {
                 let unit = &units[next_unit];
-                let overlaps = |b: &&Arc<Block>| b.rows.at(0) < unit.end && b.rows.end() > unit.begin;
-                let blocks = Blocks::new(live.iter().filter(overlaps).cloned().collect());
+                weight += unit.weight;
+                let overlaps = |(place, _): &&Placed| place.start < unit.end && place.end > unit.begin;
+                let blocks = Blocks::new(live.iter().filter(overlaps).map(|(_, b)| Arc::clone(b)).collect());
                 let (send, number) = (send.clone(), next_unit);
                 scope.spawn(move |_| {
                     let begun = guarded(|| work.begin(unit, &blocks));
@@ -201,8 +207,8 @@ pub(super) fn run<W: Work>(
                 });
                 next_unit += 1;
             }
-            while live.front().is_some_and(|b| b.rows.end() <= needed[next_unit]) {
-                live_bytes -= live.pop_front().map_or(0, |b| b.bytes);
+            while live.front().is_some_and(|(place, _)| place.end <= needed[next_unit]) {
+                live_bytes -= live.pop_front().map_or(0, |(_, b)| b.bytes);
             }
 
             // Ordered pieces whose next unit has arrived.
@@ -229,8 +235,9 @@ pub(super) fn run<W: Work>(
             // More reading: ahead within the budget, and the next block always when nothing else could free memory.
             let in_flight = (next_unit - finished) + (cuts - appended);
             loop {
-                let fits = live_bytes + reader.queued_bytes() < limits.read_bytes;
-                if read_error.is_some() || reads >= limits.threads || !(fits || (in_flight == 0 && reads == 0)) {
+                let coming = (reads + 1) * limits.block_bytes;
+                let fits = live_bytes + reader.queued_bytes() + coming <= limits.read_bytes;
+                if read_error.is_some() || reads >= limits.readers || !(fits || (in_flight == 0 && reads == 0)) {
                     break;
                 }
                 let Some(task) = reader.task(fits) else { break };
@@ -279,14 +286,7 @@ pub(super) fn run<W: Work>(
                         taker.take(result?)?;
                         progress.advance(Step { episodes: unit.entries.len() as u64, steps: unit.steps, bytes: 0 });
                         finished += 1;
-                        while let Some(cut) = taker.cut(finished == units.len()) {
-                            let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
-                            scope.spawn(move |_| {
-                                let result = guarded(|| Encoded::new(&cut, &encoder));
-                                let _ = send.send(Event::Encoded(number, result));
-                            });
-                            cuts += 1;
-                        }
+                        weight -= unit.weight;
                     }
                 }
                 Event::Encoded(number, result) => {

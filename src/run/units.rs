@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use crate::source::index::Index;
+use crate::source::index::{Entry, Index};
 
 /// Consecutive entries of the index.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,28 +19,37 @@ pub(super) struct Unit {
     pub entries: Range<usize>,
     /// Their steps.
     pub steps: u64,
+    /// The steps of their rows in the batch, padding included, as far as lengths tell.
+    pub weight: u64,
     /// The first row that any of them needs.
     pub begin: u64,
     /// One past the last row that any of them needs.
     pub end: u64,
 }
 
-/// Cuts the index into units of about `unit_bytes`, at `step_bytes` a step.
-pub(super) fn cut(index: &Index, step_bytes: usize, unit_bytes: usize) -> Vec<Unit> {
+/// The steps of an entry's rows where a row has `period` of them. Many empty episodes are work too, so an entry counts at
+/// least one.
+pub(super) fn weight(entry: &Entry, period: u64) -> u64 {
+    entry.steps.max(1).checked_next_multiple_of(period.max(1)).unwrap_or(u64::MAX)
+}
+
+/// Cuts the index into units of about `unit_bytes`, at `step_bytes` a step and `period` steps a row.
+pub(super) fn cut(index: &Index, period: u64, step_bytes: usize, unit_bytes: usize) -> Vec<Unit> {
     let unit_steps = (unit_bytes / step_bytes.max(1)).max(1) as u64;
     let mut units: Vec<Unit> = Vec::new();
-    // Many empty episodes are work too, so an entry counts at least one step.
-    let mut weight = u64::MAX;
+    let mut room = 0;
     // Where RLlib's keys move rows, a unit must hold all that change places: it may end only where the entries before
     // are the first ones in every order.
     let mut reach = 0;
     for (i, entry) in index.entries.iter().enumerate() {
-        if weight >= unit_steps && reach <= i as u64 {
-            units.push(Unit { entries: i..i, steps: 0, begin: u64::MAX, end: 0 });
-            weight = 0;
+        if room == 0 && reach <= i as u64 {
+            units.push(Unit { entries: i..i, steps: 0, weight: 0, begin: u64::MAX, end: 0 });
+            room = unit_steps;
         }
         let Some(unit) = units.last_mut() else { continue };
-        weight = weight.saturating_add(entry.steps.max(1));
+        let weight = weight(entry, period);
+        room = room.saturating_sub(weight);
+        unit.weight = unit.weight.saturating_add(weight);
         reach = reach.max(u64::from(entry.ordinal.max(entry.bare_rank)) + 1);
         unit.entries.end = i + 1;
         unit.steps += entry.steps;
@@ -65,7 +74,7 @@ pub(super) fn still_needed(units: &[Unit]) -> Vec<u64> {
 mod tests {
     use super::*;
     use crate::episode::EpisodeId;
-    use crate::source::index::{Entry, Span};
+    use crate::source::index::Span;
 
     fn entry(spans: Range<usize>, steps: u64) -> Entry {
         Entry {
@@ -86,7 +95,7 @@ mod tests {
     fn entries_that_change_places_stay_together() {
         let entry = |(i, ordinal): (u32, u32)| Entry { ordinal, bare_rank: i, ..entry(0..0, 9) };
         let entries = (0..).zip([0, 2, 3, 1, 4]).map(entry).collect();
-        let units = cut(&Index { entries, ..Index::default() }, 1, 1);
+        let units = cut(&Index { entries, ..Index::default() }, 1, 1, 1);
         assert_eq!(units.iter().map(|u| u.entries.clone()).collect::<Vec<_>>(), [0..1, 1..4, 4..5]);
     }
 
@@ -100,12 +109,15 @@ mod tests {
         ];
         let entries = vec![entry(0..2, 4), entry(2..3, 8), entry(3..4, 1)];
         let index = Index { entries, spans, ..Index::default() };
-        let units = cut(&index, 1, 3);
+        let units = cut(&index, 1, 1, 3);
         assert_eq!(
             units.iter().map(|u| (u.begin, u.end, u.steps)).collect::<Vec<_>>(),
             [(0, 12, 4), (2, 10, 8), (12, 13, 1)]
         );
         assert_eq!(still_needed(&units), [0, 2, 12, u64::MAX]);
-        assert_eq!(cut(&index, 1, 1000).len(), 1);
+        assert_eq!(cut(&index, 1, 1, 1000).len(), 1);
+        // Rows of five steps: padded, the episodes of 4, 8 and 1 have 5, 10 and 5.
+        let padded = cut(&index, 5, 1, 6);
+        assert_eq!(padded.iter().map(|u| (u.entries.clone(), u.weight)).collect::<Vec<_>>(), [(0..2, 15), (2..3, 5)]);
     }
 }

@@ -214,6 +214,15 @@ impl OutputDir {
         Ok(ModuleDir { relative, path })
     }
 
+    /// Removes the shards that this run has written, so that it can start anew.
+    pub fn clear(&self) -> Result<()> {
+        let found = Found::look(&self.root)?;
+        let shards = found.own.iter().filter(|file| file.contains('/'));
+        shards
+            .map(|file| self.root.join(file))
+            .try_for_each(|path| fs::remove_file(&path).map_err(|e| failed("remove", &path, &e)))
+    }
+
     /// Completes the data set: `run.json`, then `manifest.json` by rename, then the unfinished mark goes.
     ///
     /// Everything is on the disk before the manifest is, so a data set that has one is whole even after a power cut.

@@ -73,9 +73,8 @@ impl BlockRows {
     /// Where `row` stands, and how many of the rows from there on follow one another without a gap.
     fn find(&self, row: u64) -> Option<(usize, u64)> {
         match self {
-            Self::All(rows) => {
-                Some((usize::try_from(row.checked_sub(rows.start)?).ok()?, rows.end.checked_sub(row)?)).filter(|f| f.1 > 0)
-            }
+            Self::All(rows) => Some((usize::try_from(row.checked_sub(rows.start)?).ok()?, rows.end.checked_sub(row)?))
+                .filter(|f| f.1 > 0),
             Self::Some(rows) => {
                 let at = rows.binary_search(&row).ok()?;
                 let gapless = (row..).zip(&rows[at..]).take_while(|(want, row)| want == *row).take(GAPLESS).count();
@@ -162,7 +161,8 @@ mod tests {
     use crate::tensor::Tensor;
 
     fn block(rows: BlockRows) -> Arc<Block> {
-        let values: Vec<i64> = (0..rows.len()).map(|i| i64::try_from(rows.at(usize::try_from(i).unwrap())).unwrap()).collect();
+        let values: Vec<i64> =
+            (0..rows.len()).map(|i| i64::try_from(rows.at(usize::try_from(i).unwrap())).unwrap()).collect();
         let columns = [(Arc::from("row"), Tensor::from_values::<i64>([], &values))].into_iter().collect();
         Arc::new(Block { rows, bytes: 0, data: BlockData::Steps { columns, nulls: Vec::new() } })
     }
@@ -188,7 +188,8 @@ mod tests {
         };
         assert_eq!(found(Span::new(2, 5)).unwrap(), (vec![2, 3, 4, 5, 6], 2));
         assert_eq!(found(Span::new(12, 3)).unwrap(), (vec![12, 13, 14], 1));
-        let strided = [2, 6, 10, 14, 18, 22, 26].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap();
+        let strided =
+            [2, 6, 10, 14, 18, 22, 26].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap();
         assert_eq!(found(strided).unwrap().0, [2, 6, 10, 14, 18, 22, 26]);
         assert!(found(Span::new(10, 2)).unwrap_err().what().contains("row 11"));
         assert!(found(Span::one(27)).is_err());

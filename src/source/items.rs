@@ -233,6 +233,12 @@ impl Source for ItemsSource {
         false
     }
 
+    fn row_bytes(&self, _: &EpisodeLayout) -> usize {
+        let bytes: u64 =
+            self.rows.groups().iter().map(|g| self.rows.files()[g.file].row_groups[g.row_group].bytes).sum();
+        usize::try_from(bytes / self.rows.rows().max(1)).unwrap_or(usize::MAX)
+    }
+
     fn peek(&self) -> Result<EpisodeLayout> {
         for group in self.rows.groups() {
             let (types, infos, headers) = self.scan(*group, &crate::progress::Silent)?;

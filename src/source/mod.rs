@@ -10,6 +10,7 @@ pub mod blocks;
 pub mod elements;
 pub mod episode_state;
 pub mod file;
+pub mod gathered;
 pub mod index;
 pub mod ingest;
 pub mod items;
@@ -49,6 +50,8 @@ pub struct IndexOptions<'a> {
     pub compat: crate::job::Compat,
     /// Rows before a chunk's first step that pieces look at.
     pub look_back: usize,
+    /// Bytes of memory that the pass may hold.
+    pub memory: usize,
     /// Which module an agent's rows go to: patterns (`*` stands for anything) and module ids; the first match wins.
     pub agent_to_module: &'a indexmap::IndexMap<String, String>,
 }
@@ -75,6 +78,11 @@ pub trait Source: Debug + Send + Sync {
 
     /// Whether an input row is a step (or, now and then, the row behind an episode's last one).
     fn rows_are_steps(&self) -> bool;
+
+    /// Bytes that an input row takes when it is decoded, more or less. `layout` is what the index says.
+    fn row_bytes(&self, layout: &EpisodeLayout) -> usize {
+        layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum()
+    }
 
     /// Names and types as far as they can be told without reading everything.
     ///

@@ -351,8 +351,7 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
             continue;
         }
         let located = |error: Error| RowError { error, row: run.span.first() };
-        let rows =
-            (0..run.span.len()).map(|i| prints(run.span.row(i))).collect::<Result<Vec<_>>>().map_err(located)?;
+        let rows = (0..run.span.len()).map(|i| prints(run.span.row(i))).collect::<Result<Vec<_>>>().map_err(located)?;
         let ended = episode.episode.done.any() || episode.episode.tail.is_some();
         let continues = match episode.episode.spans.last() {
             None => true,

@@ -145,14 +145,14 @@ impl Runs {
     fn push(&mut self, run: Run, timed: bool) {
         let last_of_episode = &mut self.last[run.episode as usize];
         if let Some(last) = self.runs.get_mut(*last_of_episode) {
-            let goes_on = !last.done.any() && !last.tail && !(run.tail || run.hanging || last.hanging);
+            let alone = last.done.any() || last.tail || last.hanging || run.tail || run.hanging;
             let joined = if timed {
                 let in_time = last.t.checked_add_unsigned(last.span.len()) == Some(run.t);
                 last.span.joined(run.span).filter(|_| in_time)
             } else {
                 last.span.joined_consecutive(run.span)
             };
-            if let Some(span) = joined.filter(|_| goes_on) {
+            if let Some(span) = joined.filter(|_| !alone) {
                 last.span = span;
                 last.done = run.done;
                 return;
@@ -253,14 +253,26 @@ mod tests {
         let rows: Vec<_> = turns.iter().map(|(id, t)| (id.as_str(), *t, *t == 4, false)).collect();
         let timed = scan(&rows, true);
         assert_eq!(timed.runs.len(), 8);
-        assert_eq!(timed.runs[5].span, [21, 25, 29, 33, 37].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap());
+        assert_eq!(
+            timed.runs[5].span,
+            [21, 25, 29, 33, 37].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap()
+        );
         assert_eq!(scan(&rows, false).runs.len(), 40, "without t only neighbours make a run");
         // In parts, as row groups come.
         let mut parts = Runs::default();
         for at in [0, 7, 25] {
-            let end = if at == 0 { 7 } else if at == 7 { 25 } else { 40 };
+            let end = if at == 0 {
+                7
+            } else if at == 7 {
+                25
+            } else {
+                40
+            };
             let mut part = scan(&rows[at..end], true);
-            part.runs.iter_mut().for_each(|r| r.span = (0..r.span.len()).map(|i| Span::one(r.span.row(i) + at as u64)).reduce(|a, b| a.joined(b).unwrap()).unwrap());
+            let shifted = |span: Span| (0..span.len()).map(move |i| Span::one(span.row(i) + at as u64));
+            for run in &mut part.runs {
+                run.span = shifted(run.span).reduce(|a, b| a.joined(b).unwrap()).unwrap();
+            }
             parts.append(&part, true, false).unwrap();
         }
         assert_eq!(parts.runs, timed.runs);

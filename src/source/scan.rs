@@ -8,6 +8,7 @@ use arrow::buffer::NullBuffer;
 use rayon::prelude::*;
 
 use super::file::InputFile;
+use super::index::{Entry, Span};
 use super::ingest::{self, Ids, LeafSpec};
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::{Done, Runs, ScanRow, Who};
@@ -105,6 +106,12 @@ impl Scanned {
         Ok(())
     }
 
+    /// Bytes in memory, now and as an index beside it.
+    fn bytes(&self) -> usize {
+        let nodes: usize = if self.extras.is_empty() { 0 } else { self.extras.len() * 128 };
+        self.runs.bytes() + nodes + self.runs.runs.len() * INDEXED + self.runs.ids.len() * size_of::<Entry>()
+    }
+
     fn presence(&mut self, episode: u32) -> &mut Presence {
         let episode = episode as usize;
         if self.extras.len() <= episode {
@@ -114,8 +121,14 @@ impl Scanned {
     }
 }
 
+/// Bytes that a run still takes when it has become a part of the index.
+const INDEXED: usize = size_of::<Span>();
+
 /// The runs of all rows, row groups in parallel.
-pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {
+///
+/// # Errors
+/// If a row cannot be understood, or the index will not fit into `memory` bytes.
+pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, memory: usize, progress: &dyn Progress) -> Result<Scanned> {
     let mut all = Scanned::default();
     // A few row groups at a time, so that a long log's runs are joined (and shrink) as they come.
     for groups in rows.groups().chunks(rayon::current_num_threads() * 4) {
@@ -124,9 +137,25 @@ pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, progress: &dyn Progress
         for (group, part) in groups.iter().zip(scanned) {
             let first_of_file = rows.files()[group.file].row_groups[group.row_group].first_row == 0;
             all.append(part?, columns.timed(), first_of_file && !columns.timed())?;
+            let bytes = all.bytes();
+            if bytes > memory {
+                return Err(too_many(&all, bytes, group.first_row + group.rows, rows.rows()));
+            }
         }
     }
     Ok(all)
+}
+
+/// The index outgrows its memory.
+fn too_many(all: &Scanned, bytes: usize, read: u64, rows: u64) -> Error {
+    let (runs, episodes) = (all.runs.runs.len(), all.runs.ids.len());
+    let whole = bytes as f64 * (rows as f64 / read.max(1) as f64) * 1.25 / f64::from(1 << 20);
+    let hint = "where episodes are mixed row by row, rows with `t` in turns that stay the same need the least";
+    Error::environment(format!(
+        "the index of {read} of {rows} rows ({episodes} episodes in {runs} runs) takes {} MiB, more than the memory limit leaves it",
+        bytes >> 20
+    ))
+    .hint(format!("the whole index may take {whole:.0} MiB, and --memory-limit must leave room for the data, too; {hint}"))
 }
 
 fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {

@@ -73,8 +73,8 @@ fn threads_and_memory_change_no_byte() {
             &["--threads", "2"] as &[&str],
             &["--threads", "3"],
             &["--threads", "16"],
-            &["--memory-limit", "16MiB"],
-            &["--memory-limit", "1KiB", "--threads", "2"],
+            &["--memory-limit", "64MiB"],
+            &["--memory-limit", "80MiB", "--threads", "16"],
         ] {
             let other = written(&work, job, flags);
             assert_eq!(one.keys().collect::<Vec<_>>(), other.keys().collect::<Vec<_>>(), "{flags:?}");
@@ -83,6 +83,72 @@ fn threads_and_memory_change_no_byte() {
             }
         }
     }
+}
+
+/// Environments that take turns, a row each; `shuffled`: in an order of no pattern. Rows of 1 KiB, 24 MiB in all, and
+/// all episodes are alive from the first rows to the last.
+fn interleaved(shuffled: bool) -> Vec<RecordBatch> {
+    let (envs, steps) = (24, 1000);
+    let mut order: Vec<(usize, usize)> = (0..steps).flat_map(|t| (0..envs).map(move |env| (env, t))).collect();
+    if shuffled {
+        order.sort_by_key(|&(env, t)| (t * 1000 + (env * 7919 + t * 104_729) % 9973, env));
+    }
+    let ids: Vec<i64> = order.iter().map(|(env, _)| i64::try_from(*env).unwrap()).collect();
+    let t: Vec<i64> = order.iter().map(|(_, t)| i64::try_from(*t).unwrap()).collect();
+    let obs: Vec<Vec<f32>> =
+        order.iter().map(|(env, t)| (0..256).map(|k| ((env * 31 + t * 17 + k) % 997) as f32).collect()).collect();
+    let all = batch(vec![
+        ("eps_id", i64s(&ids)),
+        ("t", i64s(&t)),
+        ("obs", lists(&obs.iter().map(|row| Some(row.as_slice())).collect::<Vec<_>>())),
+        ("actions", i32s(&t.iter().map(|t| Some(i32::try_from(*t % 5).unwrap())).collect::<Vec<_>>())),
+        ("rewards", f64s(&t.iter().map(|t| *t as f64).collect::<Vec<_>>())),
+        ("terminateds", bools(&t.iter().map(|t| *t == 999).collect::<Vec<_>>())),
+    ]);
+    cut(&all, 5000)
+}
+
+/// Bytes that went through scratch files.
+fn scratched(work: &Work) -> u64 {
+    let run: serde_json::Value = serde_json::from_slice(&fs::read(work.path().join("out/run.json")).unwrap()).unwrap();
+    run["extra"]["scratch_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn what_does_not_fit_is_sorted_over_scratch_and_changes_no_byte() {
+    for shuffled in [false, true] {
+        let work = Work::of_batches(&interleaved(shuffled));
+        fs::create_dir(work.path().join("scratch")).unwrap();
+        let sequences = JOB.replace("rows_per_shard = 1000", "rows_per_shard = 100");
+        for job in ["[output]\nrows_per_shard = 2000\n", &sequences] {
+            let fits = written(&work, job, &["--threads", "2", "--memory-limit", "1GiB"]);
+            assert_eq!(scratched(&work), 0);
+            for threads in ["1", "3"] {
+                let spilled =
+                    written(&work, job, &["--threads", threads, "--memory-limit", "80MiB", "--scratch", "scratch"]);
+                assert!(scratched(&work) > 24_000_000, "every row went over scratch");
+                assert!(fits == spilled, "shuffled: {shuffled}, {threads} threads");
+            }
+        }
+        assert_eq!(fs::read_dir(work.path().join("scratch")).unwrap().count(), 0, "nothing is left");
+    }
+}
+
+#[test]
+fn errors_are_the_same_over_scratch() {
+    let mut batches = interleaved(false);
+    let mut columns: Vec<arrow::array::ArrayRef> = batches[3].columns().to_vec();
+    let rewards = (0..5000).map(|i| (i != 123 && i != 3000).then_some(1.0));
+    columns[4] = std::sync::Arc::new(rewards.collect::<arrow::array::Float64Array>());
+    batches[3] = RecordBatch::try_new(batches[3].schema(), columns).unwrap();
+    let work = Work::of_batches(&batches);
+    let told = ["1GiB", "80MiB"].map(|limit| {
+        let output = work.convert_job("[output]\nrows_per_shard = 2000\n", &["--overwrite", "--memory-limit", limit]);
+        work.refused(1, &output)
+    });
+    // Episode by episode: row 15123 is environment 3's, and row 18000 environment 0's.
+    assert!(told[0].contains("row group 3, row 18000, episode \"0\", t 750"), "{}", told[0]);
+    assert_eq!(told[0], told[1]);
 }
 
 #[test]

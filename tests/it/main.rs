@@ -16,6 +16,7 @@ mod job;
 mod laws;
 mod layouts;
 mod look_back;
+mod memory;
 mod modules;
 mod output;
 mod references;

@@ -85,9 +85,15 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZeroUsize>,
 
-    /// Memory to stay under, such as 4GiB, 500MB or a number of bytes. What is read ahead takes a quarter of it at most.
+    /// Memory to stay under, such as 4GiB, 500MB or a number of bytes; at least 64MiB [default: a quarter of the machine's].
+    /// What does not fit goes to scratch files.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_limit: Option<u64>,
+
+    /// Folder for scratch files [default: the output directory, or the folder it will be in]. They have no names, and are
+    /// gone when the run ends, however it ends.
+    #[arg(long, value_name = "DIR")]
+    pub scratch: Option<PathBuf>,
 
     /// Go on where an interrupted run stopped (not built yet).
     #[arg(long, conflicts_with = "overwrite")]

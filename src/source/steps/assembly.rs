@@ -183,10 +183,7 @@ impl<'a> Assembly<'a> {
                 None => Error::data("found null, expected a value in every row")
                     .hint("fill it in, or leave the episode out of the input"),
             };
-            return Err(self
-                .source
-                .rows
-                .locate(piece.block.rows.at(at), error.column(column.name.to_string())));
+            return Err(self.source.rows.locate(piece.block.rows.at(at), error.column(column.name.to_string())));
         }
         Ok(())
     }

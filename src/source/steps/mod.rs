@@ -125,7 +125,8 @@ impl StepsSource {
             }
             let rows = batch.num_rows() as u64;
             let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
-            let block = Block { rows: BlockRows::All(row..row + rows), bytes, data: BlockData::Steps { columns, nulls } };
+            let block =
+                Block { rows: BlockRows::All(row..row + rows), bytes, data: BlockData::Steps { columns, nulls } };
             row += rows;
             Ok(block)
         });
@@ -397,6 +398,10 @@ impl Source for StepsSource {
         true
     }
 
+    fn row_bytes(&self, layout: &EpisodeLayout) -> usize {
+        self.shape.leaves(layout).iter().map(|(_, ty)| ty.row_bytes()).sum()
+    }
+
     fn peek(&self) -> Result<EpisodeLayout> {
         // A trailing row can hold the last observation only where actions can be null at all.
         let may_trail = Some(&self.scan.actions).is_some_and(|name| {
@@ -410,7 +415,7 @@ impl Source for StepsSource {
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
-        let mut scanned = scan::scan(&self.rows, &self.scan, progress)?;
+        let mut scanned = scan::scan(&self.rows, &self.scan, options.memory, progress)?;
         self.entries(&mut scanned, options, &mut index)?;
         if index.steps_read == 0 {
             let error = Error::usage("found null in every row, expected actions").column(ACTIONS);

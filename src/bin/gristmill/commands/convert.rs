@@ -19,6 +19,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
     let options = Options {
         threads: args.threads.map(NonZeroUsize::get),
         memory_limit: args.memory_limit,
+        scratch: args.scratch.clone(),
         overwrite: args.overwrite,
     };
     let bar = progress::Bar::on_terminal();

@@ -1,0 +1,291 @@
+//! What of the memory limit each part of a run may hold.
+//!
+//! ```text
+//! limit   |-- base --|-- index --|-- pieces --|------- row groups -------|--- units ---|--- reading ---|
+//!          program,   entries,    what ordered  cut, joined, encoded      in flight,     decoders, blocks
+//!          threads    spans, ids  pieces know                             assembled      ahead and alive
+//! ```
+//!
+//! What cannot be made smaller (a row group of the output, the index, the largest episode) comes first; what is left is
+//! shared by what can: fewer and smaller units, blocks and readers. None of it has an influence on a byte of the output.
+
+use super::units::Unit;
+use crate::error::{Error, Result};
+use crate::source::index::{Entry, Index, Span};
+
+const MIB: usize = 1 << 20;
+
+/// The smallest limit that is accepted. With less there is no room beside the program for a block, a unit and a row group
+/// of ordinary size.
+pub const SMALLEST: u64 = 64 << 20;
+
+/// Bytes that are there before the first row is: the program's pages, stacks, what an allocator keeps.
+const BASE: usize = 26 * MIB;
+/// Beside its block a reader holds pages, packed and unpacked.
+const READER: usize = 10 * MIB;
+/// One part of so many of the limit is left to the allocator: what is freed is not given back at once. Measured with the
+/// system's allocator of Linux, which keeps less than half of what mimalloc keeps (100 MiB against 182 MiB of peak at
+/// 96 MiB, 5M steps, 2 threads; `make memory`).
+const SLACK: usize = 8;
+/// Large enough that a task outweighs its start, small enough that a few of them are nothing to memory.
+const LARGEST_PART: usize = 4 * MIB;
+/// Below this, starting tasks is most of the work.
+const SMALLEST_PART: usize = 128 << 10;
+/// Decoded input that waits although there is more room: reading further ahead makes nothing faster.
+pub(super) const READ_AHEAD: usize = 128 * MIB;
+
+/// How much of what may be in memory at once, while the data are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Threads of the pool.
+    pub threads: usize,
+    /// Row groups that are read at once.
+    pub readers: usize,
+    /// Bytes of decoded input per block.
+    pub block_bytes: usize,
+    /// Bytes of decoded input that may wait or be kept.
+    pub read_bytes: usize,
+    /// Units in flight.
+    pub units: usize,
+    /// Bytes of steps per unit.
+    pub unit_bytes: usize,
+    /// Steps of all units in flight, padding included.
+    pub unit_steps: u64,
+    /// Row groups of the output in flight.
+    pub groups: usize,
+    /// Bytes that a piece may keep for itself.
+    pub piece_bytes: usize,
+}
+
+/// What a job's data need, as far as schemas tell.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Needs {
+    /// Bytes of an input row, decoded.
+    pub row_bytes: usize,
+    /// Bytes of a step in the episodes.
+    pub step_in: usize,
+    /// Bytes of a step in the batch.
+    pub step_out: usize,
+    /// Steps of a row of the batch.
+    pub period: u64,
+    /// Bytes of a row group of every stream of shards, together.
+    pub waiting_groups: usize,
+    /// Bytes of the largest row group.
+    pub group: usize,
+    /// Pieces that keep something of what they saw.
+    pub keepers: usize,
+}
+
+impl Needs {
+    /// Bytes that a step of a unit in flight takes: as blocks hold it, put together, and twice as rows of the batch (a
+    /// piece makes a new column from an old one; the cutter still holds what is being joined).
+    fn step(&self) -> usize {
+        (2 * self.step_in + 2 * self.step_out).max(1)
+    }
+}
+
+/// The memory limit of a run.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Budget {
+    limit: usize,
+    threads: usize,
+}
+
+impl Budget {
+    /// The limit as asked for, or a quarter of the memory.
+    ///
+    /// # Errors
+    /// If it is too small to work with.
+    pub fn new(asked: Option<u64>, threads: usize) -> Result<Self> {
+        let limit = asked.unwrap_or_else(|| (memory() / 4).max(SMALLEST));
+        if limit < SMALLEST {
+            return Err(Error::usage(format!(
+                "found a memory limit of {}, expected at least {}",
+                shown(limit),
+                shown(SMALLEST)
+            ))
+            .hint("leave --memory-limit out for a quarter of the machine's memory"));
+        }
+        Ok(Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), threads })
+    }
+
+    /// The limit in bytes.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Bytes that the first pass may hold. While episodes are put together from runs, both are there.
+    pub fn first_pass(&self) -> usize {
+        (self.limit - BASE) / 3 * 2
+    }
+
+    /// How to share what the index leaves.
+    ///
+    /// # Errors
+    /// If the least that the data need is more than there is.
+    pub fn share(&self, index: usize, needs: &Needs) -> Result<Limits> {
+        let usable = self.limit - self.limit / SLACK;
+        let left = usable.saturating_sub(BASE + index);
+        // A group in flight is there as pieces or joined, and encoded.
+        let in_flight = |n: usize| needs.waiting_groups + n * 2 * needs.group;
+        let least = in_flight(1) + READER + needs.step() + 6 * SMALLEST_PART;
+        if least > left {
+            let expected = (BASE + index + least) / (SLACK - 1) * SLACK;
+            let (index, groups) = (shown(index as u64), shown(in_flight(1) as u64));
+            return Err(self.too_small(
+                &format!("the index takes {index} and row groups of the output take {groups}"),
+                expected,
+                "; a smaller output.rows_per_shard makes smaller row groups",
+            ));
+        }
+        let pieces = if needs.keepers > 0 { (left - least) / 4 } else { 0 };
+        let left = left - pieces;
+        let groups = (2..=self.threads + 1).rev().find(|&n| in_flight(n) <= left / 2).unwrap_or(1);
+        let left = left - in_flight(groups) - READER;
+
+        let most_units = self.threads * 2 + 1;
+        let for_units = left / 2;
+        // How much more a unit takes than its steps.
+        let width = needs.step().div_ceil(needs.step_in.max(needs.step_out).max(1));
+        let unit_bytes = (for_units / width / most_units).clamp(SMALLEST_PART, LARGEST_PART);
+        let units = (for_units / width / unit_bytes).clamp(1, most_units);
+
+        let for_reading = left - for_units;
+        let readers = (1 + for_reading / 2 / (READER + LARGEST_PART)).min(self.threads);
+        let read_bytes = for_reading - (readers - 1) * READER;
+        let block_bytes = (read_bytes / (4 * readers)).clamp(SMALLEST_PART, LARGEST_PART);
+        Ok(Limits {
+            threads: self.threads,
+            readers,
+            block_bytes,
+            read_bytes,
+            units,
+            unit_bytes,
+            unit_steps: (for_units / needs.step()).max(1) as u64,
+            groups,
+            piece_bytes: pieces / needs.keepers.max(1),
+        })
+    }
+
+    /// Refuses a unit that alone would take more than there is.
+    ///
+    /// # Errors
+    /// If there is such a unit, with its longest episode.
+    pub fn check_units(&self, units: &[Unit], index: &Index, needs: &Needs, limits: Limits) -> Result<()> {
+        let most = limits.unit_steps;
+        let Some(unit) = units.iter().find(|u| u.weight > most) else { return Ok(()) };
+        let Some(entry) = index.entries[unit.entries.clone()].iter().max_by_key(|e| e.steps) else { return Ok(()) };
+        let needed = usize::try_from(unit.weight).unwrap_or(usize::MAX).saturating_mul(needs.step());
+        let room = usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(needs.step());
+        let what = if unit.entries.len() == 1 {
+            format!("an episode of {} steps takes {}", entry.steps, shown(needed as u64))
+        } else {
+            let (n, steps) = (unit.entries.len(), unit.steps);
+            format!("{n} episodes that RLlib's batch keys mix, of {steps} steps, take {}", shown(needed as u64))
+        };
+        // Half of what is left goes to units.
+        let expected = self.limit.saturating_add(needed.saturating_sub(room).saturating_mul(2)).saturating_mul(SLACK)
+            / (SLACK - 1);
+        Err(self.too_small(&what, expected, "; an episode must be in memory as a whole").episode(entry.id.to_string()))
+    }
+
+    fn too_small(&self, what: &str, expected: usize, more: &str) -> Error {
+        let mib = expected.div_ceil(MIB).div_ceil(16) * 16;
+        Error::environment(format!("{what}, which does not fit into the memory limit of {}", shown(self.limit as u64)))
+            .hint(format!("--memory-limit {mib}MiB is enough{more}"))
+    }
+}
+
+/// Bytes of an index in memory.
+pub(super) fn index_bytes(index: &Index) -> usize {
+    let text = |entry: &Entry| match &entry.id {
+        crate::episode::EpisodeId::Str(id) => id.len() + 16,
+        crate::episode::EpisodeId::Int(_) => 0,
+    };
+    let rare = |entry: &Entry| entry.rare.as_ref().map_or(0, |r| 96 + r.hanging.len() * 16 + r.history.len() * 8);
+    let entries = index.entries.capacity() * size_of::<Entry>();
+    let behind: usize = index.entries.iter().map(|e| text(e) + rare(e)).sum();
+    entries + behind + index.spans.capacity() * size_of::<Span>()
+}
+
+/// Bytes of memory that this process may use: the machine's, or less where its control group says so.
+fn memory() -> u64 {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    let group = system.cgroup_limits().map(|limits| limits.total_memory).filter(|&bytes| bytes > 0);
+    group.unwrap_or(u64::MAX).min(system.total_memory())
+}
+
+/// Bytes as text.
+pub(super) fn shown(bytes: u64) -> String {
+    match bytes {
+        0..0x400 => format!("{bytes} bytes"),
+        0x400..0x10_0000 => format!("{} KiB", bytes >> 10),
+        0x10_0000..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        _ => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEEDS: Needs = Needs {
+        row_bytes: 100,
+        step_in: 100,
+        step_out: 100,
+        period: 1,
+        waiting_groups: 6 << 20,
+        group: 6 << 20,
+        keepers: 1,
+    };
+
+    /// What the shares add up to.
+    fn sum(limits: Limits, needs: &Needs, index: usize) -> usize {
+        let units = usize::try_from(limits.unit_steps).unwrap() * needs.step();
+        let groups = needs.waiting_groups + limits.groups * 2 * needs.group;
+        BASE + index + units + groups + limits.piece_bytes * needs.keepers + limits.read_bytes + limits.readers * READER
+    }
+
+    #[test]
+    fn shares_stay_below_the_limit_and_shrink_with_it() {
+        for threads in [1, 2, 16, 128] {
+            let mut before: Option<Limits> = None;
+            for mib in [80, 96, 128, 256, 1024, 16 << 10] {
+                let budget = Budget::new(Some(mib << 20), threads).unwrap();
+                let limits = budget.share(3 << 20, &NEEDS).unwrap();
+                assert!(sum(limits, &NEEDS, 3 << 20) <= usize::try_from(mib).unwrap() << 20, "{mib} MiB: {limits:?}");
+                assert!(
+                    limits.units * limits.unit_bytes * 2 <= usize::try_from(limits.unit_steps).unwrap() * NEEDS.step()
+                );
+                if let Some(before) = before {
+                    assert!(before.unit_bytes <= limits.unit_bytes && before.groups <= limits.groups, "{mib} MiB");
+                }
+                before = Some(limits);
+            }
+            let most = before.unwrap();
+            assert_eq!((most.readers, most.units, most.groups), (threads, threads * 2 + 1, threads + 1));
+            assert_eq!((most.unit_bytes, most.block_bytes), (LARGEST_PART, LARGEST_PART));
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_shared_is_refused_with_what_is_enough() {
+        let error = Budget::new(Some(1), 1).unwrap_err();
+        assert_eq!(
+            (error.kind().exit_code(), error.what()),
+            (2, "found a memory limit of 1 bytes, expected at least 64 MiB")
+        );
+        let error = Budget::new(Some(64 << 20), 1).unwrap().share(100 << 20, &NEEDS).unwrap_err();
+        assert_eq!(error.kind().exit_code(), 3);
+        let hint = error.hint_text().unwrap();
+        let enough: u64 = hint.split(' ').nth(1).unwrap().trim_end_matches("MiB").parse().unwrap();
+        assert!(Budget::new(Some(enough << 20), 1).unwrap().share(100 << 20, &NEEDS).is_ok(), "{hint}");
+    }
+
+    #[test]
+    fn a_machine_has_memory() {
+        assert!(memory() >= SMALLEST && memory() < u64::MAX);
+        assert!(Budget::new(None, 4).is_ok());
+    }
+}

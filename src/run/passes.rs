@@ -1,0 +1,297 @@
+//! The passes over the data of one job: what they share, and which of them there must be.
+//!
+//! ```text
+//! order     rows of the input sorted into buckets, where blocks would have to be kept for too long   (exchange)
+//! survey    what a piece must know of the whole data set before it can do its work                   (a pass a piece)
+//! rehearse  the same for an ordered piece that ran out of room; the pass that found out starts anew
+//! convert   the batch
+//! ```
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use indexmap::IndexMap;
+
+use super::budget::{self, Budget, Limits, Needs};
+use super::exchange::{self, Exchange};
+use super::pass::{Conversion, Done, Findings, Merge, Pass};
+use super::provenance::Provenance;
+use super::reader::{Feed, Reader};
+use super::schedule::{self, Taker};
+use super::split::Basis;
+use super::units::{self, Unit};
+use crate::connector::{Rehearsed, Room, Survey};
+use crate::error::{Error, Result};
+use crate::pipeline::{ModulePlan, Pipeline, Surveys};
+use crate::progress::{Progress, Totals};
+use crate::scratch::Scratch;
+use crate::source::Source;
+use crate::source::index::Index;
+
+/// What all passes over one index share.
+pub(super) struct Passes<'a> {
+    pub source: &'a dyn Source,
+    pub index: &'a Index,
+    pub pipeline: &'a Pipeline,
+    pub modules: &'a [ModulePlan],
+    pub provenance: Provenance,
+    pub scratch: &'a Scratch,
+    pub progress: &'a dyn Progress,
+    limits: Limits,
+    units: Vec<Unit>,
+    feed: Feed,
+    row_bytes: usize,
+    must_sort: bool,
+    /// Bytes that went through a scratch file to bring the rows into order.
+    pub exchanged: u64,
+}
+
+/// Bytes of a row that tell where it came from, more or less.
+const PROVENANCE: usize = 64;
+
+/// What the data of a job need.
+pub(super) fn needs(
+    source: &dyn Source,
+    index: &Index,
+    pipeline: &Pipeline,
+    modules: &[ModulePlan],
+    (waiting_groups, group): (usize, usize),
+) -> Needs {
+    let period = modules.iter().map(|m| m.layout.period()).max().unwrap_or(1) as u64;
+    let step_out = modules.iter().map(|m| m.layout.step_bytes()).max().unwrap_or(0);
+    // A data set smaller than a row group fills none.
+    let steps: u64 = index.entries.iter().map(|e| units::weight(e, period)).fold(0, u64::saturating_add);
+    let all = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(step_out + PROVENANCE);
+    Needs {
+        row_bytes: source.row_bytes(&index.layout).max(1),
+        step_in: index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum(),
+        step_out,
+        period,
+        waiting_groups: waiting_groups.min(all),
+        group: group.min(all),
+        keepers: pipeline.keepers(modules),
+    }
+}
+
+/// The data and the job.
+#[derive(Clone, Copy)]
+pub(super) struct Work<'a> {
+    pub source: &'a dyn Source,
+    pub index: &'a Index,
+    pub pipeline: &'a Pipeline,
+    pub modules: &'a [ModulePlan],
+    pub scratch: &'a Scratch,
+    pub progress: &'a dyn Progress,
+}
+
+impl<'a> Passes<'a> {
+    /// Shares the memory.
+    ///
+    /// # Errors
+    /// If it is too small for what must be in it.
+    pub fn new(work: Work<'a>, budget: Budget, groups: (usize, usize)) -> Result<Self> {
+        let Work { source, index, pipeline, modules, scratch, progress } = work;
+        let needs = needs(source, index, pipeline, modules, groups);
+        let step_bytes = needs.step_in.max(needs.step_out);
+        let index_bytes = budget::index_bytes(index);
+        let mut limits = budget.share(index_bytes, &needs)?;
+        let mut units = units::cut(index, needs.period, step_bytes, limits.unit_bytes);
+        let window = exchange::window_bytes(&units, needs.row_bytes);
+        // Beside the rows that are alive, there must be room to go on reading.
+        let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
+        if must_sort {
+            limits = budget.share(index_bytes + exchange::routes_bytes(index), &needs)?;
+            units = units::cut(index, needs.period, step_bytes, limits.unit_bytes);
+        } else {
+            // What must be alive, and some to go on with; more is of no use.
+            let window = usize::try_from(window).unwrap_or(usize::MAX);
+            limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
+        }
+        budget.check_units(&units, index, &needs, limits)?;
+        let provenance = Provenance::of(index);
+        let feed = Feed::Input(source.rows().groups().into());
+        let row_bytes = needs.row_bytes;
+        Ok(Self {
+            source,
+            index,
+            pipeline,
+            modules,
+            provenance,
+            scratch,
+            progress,
+            limits,
+            units,
+            feed,
+            row_bytes,
+            must_sort,
+            exchanged: 0,
+        })
+    }
+
+    /// Brings the rows into the order of the units, over a scratch file, where blocks would have to be kept for too long.
+    ///
+    /// # Errors
+    /// If the rows cannot be read, or the scratch folder cannot be written.
+    pub fn sort(mut self) -> Result<Self> {
+        if !self.must_sort {
+            return Ok(self);
+        }
+        let of_unit = exchange::buckets(&self.units, self.row_bytes, self.limits.read_bytes / 4);
+        let rows = self.source.rows().rows();
+        self.progress.begin("sorting rows by episode", Totals { steps: Some(rows), ..Totals::default() });
+        let input = exchange::Input { source: self.source, index: self.index, progress: self.progress };
+        let filled = Exchange::fill(input, &self.units, &of_unit, self.scratch, self.limits);
+        let filled = filled.map_err(|e| name_episode(e, self.source, self.index))?;
+        self.progress.end();
+        for (unit, bucket) in self.units.iter_mut().zip(of_unit) {
+            (unit.begin, unit.end) = (u64::from(bucket), u64::from(bucket) + 1);
+        }
+        self.exchanged = filled.bytes();
+        self.limits.block_bytes = filled.largest();
+        self.feed = Feed::Exchange(Arc::new(filled));
+        Ok(self)
+    }
+
+    /// Room for what a piece keeps.
+    fn room(&self) -> Room {
+        Room { bytes: self.limits.piece_bytes, scratch: self.scratch.clone() }
+    }
+
+    /// One pass. `rehearsed` holds what ordered pieces know from a rehearsal, by piece.
+    fn once<T: Taker<Done>>(
+        &self,
+        pass: Pass<'_>,
+        surveys: &Surveys,
+        rehearsed: &IndexMap<usize, Rehearsed>,
+        taker: &mut T,
+        phase: &str,
+    ) -> Result<(), (Error, Option<usize>)> {
+        let Self { source, index, pipeline, modules, provenance, .. } = self;
+        let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
+        self.progress.begin(phase, totals);
+        let full = AtomicUsize::new(usize::MAX);
+        let work = Conversion {
+            source: *source,
+            index,
+            pipeline,
+            modules,
+            surveys,
+            provenance: *provenance,
+            pass,
+            segments: pipeline.segments(pass.end(pipeline)),
+            feed: self.feed.clone(),
+            block_bytes: self.limits.block_bytes,
+            room: self.room(),
+            rehearsed,
+            full: &full,
+        };
+        let reader = Reader::new(self.feed.clone(), self.limits.readers);
+        let result = schedule::run(&work, reader, &self.units, taker, self.limits, self.progress);
+        let full = full.load(Ordering::Relaxed);
+        result.map_err(|e| (name_episode(e, *source, index), (full != usize::MAX).then_some(full)))?;
+        self.progress.end();
+        Ok(())
+    }
+
+    /// A pass that starts anew, with what `fresh` makes, whenever an ordered piece must rehearse first.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with the data, or with the scratch folder.
+    pub fn run<T: Taker<Done>>(
+        &self,
+        pass: Pass<'_>,
+        surveys: &Surveys,
+        rehearsed: &mut IndexMap<usize, Rehearsed>,
+        phase: &str,
+        mut fresh: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let mut taker = fresh()?;
+            match self.once(pass, surveys, rehearsed, &mut taker, phase) {
+                Ok(()) => return Ok(taker),
+                Err((_, Some(piece))) if !rehearsed.contains_key(&piece) => {
+                    drop(taker);
+                    let result = self.rehearse(piece, surveys, rehearsed)?;
+                    rehearsed.insert(piece, result);
+                }
+                Err((error, _)) => return Err(error),
+            }
+        }
+    }
+
+    fn rehearse(&self, piece: usize, surveys: &Surveys, rehearsed: &IndexMap<usize, Rehearsed>) -> Result<Rehearsed> {
+        let (observer, mut all) =
+            (self.pipeline.rehearsal(piece, self.room())?, self.pipeline.rehearsal(piece, self.room())?);
+        let mut taker = Findings(|(_, finding)| all.merge(finding));
+        let pass = Pass::Rehearse { piece, own: &*observer };
+        self.once(pass, surveys, rehearsed, &mut taker, "counting").map_err(|e| e.0)?;
+        all.finish()
+    }
+
+    /// What every piece must know of the whole data set, found out in a pass each.
+    ///
+    /// # Errors
+    /// See [`Self::run`].
+    pub fn survey(&self, basis: Option<&Basis>, rehearsed: &mut IndexMap<usize, Rehearsed>) -> Result<Surveys> {
+        let mut surveys = Surveys::default();
+        for piece in 0..self.pipeline.len() {
+            let made = || {
+                let mut own = self.pipeline.surveys(piece, self.modules)?;
+                if let Some(basis) = basis {
+                    basis.keep_its_own(self.pipeline, piece, &mut own);
+                }
+                Some(own)
+            };
+            let Some(observers) = made() else { continue };
+            // Made anew with each start of the pass.
+            let own: RefCell<Vec<Option<Box<dyn Survey>>>> = RefCell::default();
+            let merge = |(module, finding): (usize, _)| match own.borrow_mut().get_mut(module) {
+                Some(Some(survey)) => Survey::merge(&mut **survey, finding).map_err(|e| self.pipeline.named(piece, e)),
+                _ => Err(Error::internal("a finding of no survey")),
+            };
+            let fresh = || {
+                let mut all = made().unwrap_or_default();
+                // One module at a time has more; to know which would take another pass.
+                let bytes = self.limits.piece_bytes / all.iter().flatten().count().max(1);
+                for survey in all.iter_mut().flatten() {
+                    survey.enter(Room { bytes, ..self.room() });
+                }
+                *own.borrow_mut() = all;
+                Ok(Findings(merge))
+            };
+            self.run(Pass::Survey { piece, own: &observers }, &surveys, rehearsed, "surveying", fresh)?;
+            let finish = |s: Option<Box<dyn Survey>>| s.map(Survey::finish).transpose();
+            let results = own.into_inner().into_iter().map(finish).collect::<Result<_>>();
+            surveys.set(piece, results.map_err(|e| self.pipeline.named(piece, e))?);
+            if let Some(basis) = basis {
+                basis.share(self.pipeline, piece, &mut surveys);
+            }
+        }
+        Ok(surveys)
+    }
+
+    /// The sum of each entry's rewards, by the entry's ordinal: a pass with no pieces.
+    ///
+    /// # Errors
+    /// If the rows cannot be read.
+    pub fn returns(&self, mut take: impl FnMut(u32, f64) -> Result<()>) -> Result<()> {
+        let merge: &mut Merge<'_> = &mut |(_, finding)| {
+            let sums = finding.downcast::<Vec<(u32, f64)>>();
+            let sums = sums.map_err(|_| Error::internal("a finding of another pass"))?;
+            sums.into_iter().try_for_each(|(ordinal, sum)| take(ordinal, sum))
+        };
+        let (surveys, none) = (Surveys::default(), IndexMap::new());
+        self.once(Pass::Returns, &surveys, &none, &mut Findings(merge), "choosing episodes").map_err(|e| e.0)
+    }
+}
+
+/// Decoders know the row that they stumbled over; whose it is, the index knows.
+fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
+    let row = source.rows().row_of(&error);
+    match row.and_then(|row| index.episode_of(row, source.rows_are_steps())) {
+        Some((id, Some(t))) => error.episode(id.to_string()).t(t),
+        Some((id, None)) => error.episode(id.to_string()),
+        None => error,
+    }
+}

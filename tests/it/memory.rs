@@ -1,0 +1,134 @@
+//! The memory limit: what is refused, what goes to scratch, and what is left of it.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use arrow::array::RecordBatch;
+
+use crate::cli::{gristmill, stderr};
+use crate::support::{Work, batch, bools, contains, f64s, i32s, i64s, lists};
+
+/// One episode of `steps` steps with observations of `width` floats, all of them different.
+fn one_episode(steps: usize, width: usize) -> RecordBatch {
+    let obs: Vec<Vec<f32>> = (0..steps).map(|i| (0..width).map(|k| (i * 31 + k) as f32).collect()).collect();
+    let t: Vec<i64> = (0..i64::try_from(steps).unwrap()).collect();
+    batch(vec![
+        ("eps_id", i64s(&vec![0; steps])),
+        ("t", i64s(&t)),
+        ("obs", lists(&obs.iter().map(|row| Some(row.as_slice())).collect::<Vec<_>>())),
+        ("actions", i32s(&vec![Some(1); steps])),
+        ("rewards", f64s(&vec![0.5; steps])),
+        ("terminateds", bools(&t.iter().map(|t| *t + 1 == i64::try_from(steps).unwrap()).collect::<Vec<_>>())),
+    ])
+}
+
+/// Cut into episodes of 100 steps and row groups of 10,000 rows.
+fn many_episodes(steps: usize, width: usize) -> Vec<RecordBatch> {
+    let all = one_episode(steps, width);
+    let n = i64::try_from(steps).unwrap();
+    let mut columns = all.columns().to_vec();
+    columns[0] = i64s(&(0..n).map(|i| i / 100).collect::<Vec<_>>());
+    columns[1] = i64s(&(0..n).map(|i| i % 100).collect::<Vec<_>>());
+    columns[5] = bools(&(0..n).map(|i| i % 100 == 99).collect::<Vec<_>>());
+    let all = RecordBatch::try_new(all.schema(), columns).unwrap();
+    (0..steps).step_by(10_000).map(|at| all.slice(at, 10_000.min(steps - at))).collect()
+}
+
+#[test]
+fn a_limit_too_small_to_work_with_is_refused() {
+    let work = Work::of_batches(&[one_episode(10, 2)]);
+    for limit in ["1", "63MiB"] {
+        let told = work.refused(2, &work.convert_with(&["--memory-limit", limit]));
+        contains(&told, &["expected at least 64 MiB", "hint: leave --memory-limit out"]);
+    }
+    let told = work.refused(2, &work.convert_with(&["--scratch", "nowhere"]));
+    contains(&told, &["found no such folder", "at: file nowhere"]);
+}
+
+#[test]
+fn an_episode_larger_than_the_limit_is_refused_before_it_is_read() {
+    let work = Work::of_batches(&[one_episode(20_000, 500)]); // 38 MiB
+    let small = ["--memory-limit", "64MiB"];
+    let told = work.refused(3, &work.convert_job("[output]\nrows_per_shard = 1000\n", &small));
+    contains(
+        &told,
+        &["an episode of 20000 steps takes", "memory limit of 64 MiB", "episode \"0\"", "hint: --memory-limit"],
+    );
+    assert!(!work.path().join("out").exists(), "nothing was begun");
+    // What the hint says is enough.
+    let enough = told.split("--memory-limit ").nth(1).unwrap().split(' ').next().unwrap();
+    let output = work.convert_job("[output]\nrows_per_shard = 1000\n", &["--memory-limit", enough]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+#[test]
+fn counts_that_outgrow_memory_are_counted_on_scratch_to_the_same_bytes() {
+    let work = Work::of_batches(&many_episodes(250_000, 3));
+    let job = "[[learner.connectors]]\ntype = \"CountBasedCuriosity\"\n[output]\nrows_per_shard = 50000\n";
+    let digest = |flags: &[&str]| {
+        let manifest = work.manifest_of(&work.convert_job(job, &[&["--overwrite"], flags].concat()));
+        let run: serde_json::Value =
+            serde_json::from_slice(&fs::read(work.path().join("out/run.json")).unwrap()).unwrap();
+        (manifest.to_string(), run["extra"]["rehearsals"].as_u64().unwrap())
+    };
+    let fits = digest(&["--memory-limit", "1GiB"]);
+    let spilled = digest(&["--memory-limit", "64MiB", "--threads", "1"]);
+    let threads = digest(&["--memory-limit", "64MiB", "--threads", "3"]);
+    assert_eq!((fits.1, spilled.1, threads.1), (0, 1, 1), "250,000 keys outgrow their share of 64 MiB");
+    assert!(fits.0 == spilled.0 && fits.0 == threads.0);
+}
+
+/// Interleaved rows of 1 KiB, 20 MB in all.
+fn interleaved() -> Vec<RecordBatch> {
+    let all = one_episode(20_000, 256);
+    let mut columns = all.columns().to_vec();
+    columns[0] = i64s(&(0..20_000).map(|i| i % 20).collect::<Vec<_>>());
+    columns[1] = i64s(&(0..20_000).map(|i| i / 20).collect::<Vec<_>>());
+    columns[5] = bools(&(0..20_000).map(|i| i >= 19_980).collect::<Vec<_>>());
+    let all = RecordBatch::try_new(all.schema(), columns).unwrap();
+    (0..20_000).step_by(2000).map(|at| all.slice(at, 2000)).collect()
+}
+
+/// A full scratch disk, as a limit on the size of files looks like one. Only the scratch file reaches it before a shard
+/// is written.
+#[cfg(unix)]
+#[test]
+fn a_full_scratch_folder_is_the_surroundings_fault_and_named() {
+    let work = Work::of_batches(&interleaved());
+    fs::create_dir(work.path().join("scratch")).unwrap();
+    fs::write(work.path().join("job.toml"), "[output]\nrows_per_shard = 1000\n").unwrap();
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 2000; exec '{}' convert job.toml --input in --output out --memory-limit 64MiB --scratch scratch",
+        env!("CARGO_BIN_EXE_gristmill")
+    );
+    let output = Command::new("sh").args(["-c", &script]).current_dir(work.path()).output().unwrap();
+    let told = work.refused(3, &output);
+    contains(&told, &["cannot write a scratch file", "at: file scratch", "hint: --scratch names a folder"]);
+    assert_eq!(fs::read_dir(work.path().join("scratch")).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_killed_run_leaves_nothing_in_scratch() {
+    let work = Work::of_batches(&interleaved());
+    fs::create_dir(work.path().join("scratch")).unwrap();
+    fs::write(work.path().join("job.toml"), "[output]\nrows_per_shard = 1000\n").unwrap();
+    let args =
+        "convert job.toml --input in --output out --memory-limit 64MiB --scratch scratch --overwrite --threads 1";
+    // At several moments: somewhere among them rows are on scratch.
+    for millis in [200, 500, 900, 1500] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_gristmill"))
+            .args(args.split(' '))
+            .current_dir(work.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(millis));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(fs::read_dir(work.path().join("scratch")).unwrap().count(), 0, "after {millis} ms");
+    }
+    let output = gristmill(&args.split(' ').collect::<Vec<_>>(), work.path());
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
