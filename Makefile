@@ -2,9 +2,10 @@
 
 PYTHON ?= python3
 COUNT ?= 200
+KILLS ?= 25
 GRISTMILL = target/debug/gristmill
 
-.PHONY: test test-rust test-python lint fmt schemas oracle memory bench readers clean
+.PHONY: test test-rust test-python lint fmt schemas oracle memory bench readers kill clean
 
 test: test-rust test-python
 
@@ -64,6 +65,11 @@ readers: .venv/bench
 .venv/bench: .venv/ready benches/requirements.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement benches/requirements.txt
 	touch $@
+
+# Kills conversions at random moments, KILLS times a job (three jobs, and an overwritten data set), resumes them, and
+# compares every byte with an undisturbed run.
+kill:
+	GRISTMILL_KILLS=$(KILLS) cargo test --test it resume
 
 clean:
 	rm -rf target .venv

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::path::Path;
 
+use serde_json::{Value, json};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -104,7 +106,7 @@ pub fn visible(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Inner {
     kind: Kind,
     what: String,
@@ -113,7 +115,7 @@ struct Inner {
 }
 
 /// An error: what was found and expected, where, and what to do about it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Error(Box<Inner>);
 
 impl Error {
@@ -162,6 +164,21 @@ impl Error {
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint.get_or_insert_with(|| hint.into());
+        self
+    }
+
+    /// Adds a whole place; what is known already stays.
+    #[must_use]
+    pub fn at(mut self, place: Place) -> Self {
+        let own = &mut self.0.place;
+        own.file = own.file.take().or(place.file);
+        own.row_group = own.row_group.or(place.row_group);
+        own.row = own.row.or(place.row);
+        own.episode = own.episode.take().or(place.episode);
+        own.t = own.t.or(place.t);
+        own.column = own.column.take().or(place.column);
+        own.connector = own.connector.take().or(place.connector);
+        own.job_key = own.job_key.take().or(place.job_key);
         self
     }
 
@@ -255,6 +272,40 @@ impl Error {
     #[must_use]
     pub fn hint_text(&self) -> Option<&str> {
         self.0.hint.as_deref()
+    }
+}
+
+impl Place {
+    /// The fields that are known, as JSON.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let connector = self.connector.as_ref().map(|(index, name)| json!({ "index": index, "name": name }));
+        let all = [
+            ("job_key", json!(self.job_key)),
+            ("connector", json!(connector)),
+            ("file", json!(self.file)),
+            ("row_group", json!(self.row_group)),
+            ("row", json!(self.row)),
+            ("episode", json!(self.episode)),
+            ("t", json!(self.t)),
+            ("column", json!(self.column)),
+        ];
+        let known = all.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value));
+        Value::Object(known.collect())
+    }
+}
+
+impl Error {
+    /// Itself as JSON: `kind`, `what`, `place`, `hint`.
+    #[must_use]
+    pub fn to_json(&self) -> Value {
+        let kind = match self.kind() {
+            Kind::Data => "data",
+            Kind::Usage => "usage",
+            Kind::Environment => "environment",
+            Kind::Internal => "internal",
+        };
+        json!({ "kind": kind, "what": self.what(), "place": self.place().to_json(), "hint": self.hint_text() })
     }
 }
 

@@ -17,8 +17,10 @@
 //! 6. [`sink`]: rows to shards, with digests; [`stats`] on the way.
 //! 7. [`manifest`]: what was written, last and by rename, so that a directory with a manifest is complete.
 //!
-//! [`run`] does all of it, [`plan`] as much as schemas and footers can tell. The library knows no terminal: it counts
-//! through [`progress`], and the command line shows.
+//! 8. [`dataset`] reads what was written; [`verify`] checks it, [`diff`](mod@diff) compares two of it.
+//!
+//! [`run`] does all of it, [`plan`] as much as schemas and footers can tell; [`inspect`](mod@inspect) tells what is in files.
+//! The library knows no terminal: it counts through [`progress`], and the command line shows.
 //!
 //! ```
 //! use std::path::Path;
@@ -42,9 +44,13 @@ pub mod batch;
 pub mod column;
 pub mod connector;
 pub mod connectors;
+pub mod dataset;
+pub mod diff;
+
 pub mod episode;
 pub mod error;
 pub mod exact;
+pub mod inspect;
 pub mod job;
 pub mod manifest;
 pub mod numpy;
@@ -58,4 +64,5 @@ pub mod source;
 pub mod sql;
 pub mod stats;
 pub mod tensor;
+pub mod verify;
 pub mod window;

@@ -49,6 +49,9 @@ pub struct Manifest {
     pub notes: Vec<String>,
     /// What was written, by module id.
     pub modules: IndexMap<String, ModuleRecord>,
+    /// Files that hold what was left out (`on_bad_episode = "quarantine"`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub quarantine: Vec<ShardRecord>,
     /// Digest of all rows of all modules. It does not depend on how they are cut into files or compressed.
     pub content_digest: String,
 }
@@ -75,7 +78,12 @@ pub struct InputFile {
     pub rows: u64,
 }
 
-/// Episodes, steps and rows on their way from the input to the shards.
+/// Episodes, steps and rows on their way from the input to the shards. They add up:
+///
+/// ```text
+/// steps_in    = steps_out + duplicate_steps + unfinished_dropped_steps + filtered_steps + bad_steps
+/// episodes_in = episodes_out + empty_episodes + duplicate_episodes + unfinished_dropped + filtered_out + bad_episodes
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Counts {
@@ -97,8 +105,26 @@ pub struct Counts {
     pub unfinished: u64,
     /// Malformed episodes that were left out.
     pub bad_episodes: u64,
+    /// Their steps.
+    pub bad_steps: u64,
+    /// Rows of the input that belong to no step counted above because they could not even be told apart.
+    pub bad_rows: u64,
+    /// Input files that could not be read and were left out.
+    pub bad_files: u64,
     /// Episodes that the job's filter left out.
     pub filtered_out: u64,
+    /// Their steps.
+    pub filtered_steps: u64,
+    /// Steps that were recorded twice and dropped.
+    pub duplicate_steps: u64,
+    /// Episodes, counted in `episodes_in`, of which nothing is left because all of it was recorded twice.
+    pub duplicate_episodes: u64,
+    /// Unfinished episodes that the job drops.
+    pub unfinished_dropped: u64,
+    /// Their steps.
+    pub unfinished_dropped_steps: u64,
+    /// Episodes without a step, which yield no row.
+    pub empty_episodes: u64,
     /// RLlib's metric of this name: steps that went into the learner connector pipeline.
     pub learner_connector_sum_episodes_length_in: u64,
     /// RLlib's metric of this name: steps that came out of it, those that a connector added included.
@@ -275,6 +301,7 @@ mod tests {
                     digest: "blake3:02".into(),
                 },
             )]),
+            quarantine: vec![],
             content_digest: "blake3:03".into(),
         }
     }

@@ -20,6 +20,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Number;
 
+use crate::column::{NEXT_STATE_IN, SEQ_LENS, STATE_IN, root};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor};
 
@@ -54,6 +55,14 @@ pub struct Statistics {
     /// Standard deviation of the finite values (of the population: divided by n).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub std: Option<f64>,
+}
+
+/// Whether a column's statistics are over the real places of a `loss_mask` alone: those of columns with its time
+/// dimension are. (A state has none, though its shape may begin alike.)
+#[must_use]
+pub fn is_masked(name: &str, shape: &[usize], mask_shape: Option<&[usize]>) -> bool {
+    let timed = mask_shape.is_some_and(|mask| shape.starts_with(mask));
+    timed && !matches!(root(name), STATE_IN | NEXT_STATE_IN) && name != SEQ_LENS
 }
 
 /// Statistics of a column that grow.

@@ -1,13 +1,12 @@
 //! Keys that a job may have and that this gristmill does not act on yet. Each is refused: a key that is read and
 //! ignored would be a wrong result without a word. Building a feature means removing its line here.
 
-use super::{Job, Layout, OnBadEpisode};
+use super::{Job, Layout};
 use crate::error::Error;
 
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
-    let bad_episodes = job.input.on_bad_episode != OnBadEpisode::Fail;
     [
         (
             job.input.layout == Layout::Minari,
@@ -15,7 +14,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "reading Minari datasets",
             "a `steps` table says the same",
         ),
-        (bad_episodes, "input.on_bad_episode", "going on after a malformed episode", "only \"fail\" works for now"),
         (
             job.input.spaces.actions.is_some(),
             "input.spaces.actions",
@@ -43,12 +41,11 @@ mod tests {
             [input]
             paths = ["x"]
             layout = "minari"
-            on_bad_episode = "skip"
             spaces = { actions = { type = "discrete", n = 2 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(keys, ["input.layout", "input.on_bad_episode", "input.spaces.actions", "output.shuffle"]);
+        assert_eq!(keys, ["input.layout", "input.spaces.actions", "output.shuffle"]);
     }
 }

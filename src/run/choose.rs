@@ -114,7 +114,7 @@ fn summary(table: &EpisodeTable) -> String {
 }
 
 /// For each entry, its row of the table. Rows are numbered in order of first appearance.
-fn rows(entries: &[Entry]) -> Vec<usize> {
+pub(super) fn rows(entries: &[Entry]) -> Vec<usize> {
     struct Open {
         end: i64,
         members: Vec<usize>,

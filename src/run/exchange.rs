@@ -25,7 +25,7 @@ use super::units::Unit;
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Step};
 use crate::scratch::{Scratch, ScratchFile};
-use crate::source::blocks::Block;
+use crate::source::blocks::{Block, BlockData, BlockRows};
 use crate::source::gathered::{Gathered, RowForm};
 use crate::source::index::{Index, Span};
 use crate::source::rows::RowGroupRef;
@@ -61,6 +61,8 @@ pub(super) struct Exchange {
     file: ScratchFile,
     form: RowForm,
     buckets: Vec<Vec<Segment>>,
+    /// Rows that could not be read, and why; only where malformed episodes are left out.
+    bad: BTreeMap<u64, Error>,
 }
 
 /// Which bucket each unit belongs to.
@@ -130,19 +132,11 @@ impl Sweep {
     }
 }
 
-/// The rows of `span` that lie in `rows`.
-fn clip(span: Span, rows: &Range<u64>) -> Span {
-    let skipped = rows.start.saturating_sub(span.first()).div_ceil(span.stride());
-    let span = span.slice(skipped, u64::MAX);
-    let left = rows.end.saturating_sub(span.first()).div_ceil(span.stride());
-    span.slice(0, left)
-}
-
 /// The positions in a block of the rows that each bucket needs, by bucket.
 fn positions(routes: &[Route], rows: &Range<u64>) -> Result<BTreeMap<u32, Vec<usize>>> {
     let mut out: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
     for route in routes {
-        let span = clip(route.span, rows);
+        let span = route.span.within(rows.clone());
         if span.is_empty() {
             continue;
         }
@@ -174,6 +168,7 @@ impl Exchange {
             // What waits to be written, over all readers.
             buffer_bytes: (limits.read_bytes / 2 / limits.readers).max(1),
             form: Mutex::default(),
+            bad: Mutex::default(),
         };
         let mut sweep = Sweep::new(routes(input.index, units, of_unit));
         let mut buckets: Vec<Vec<Segment>> = vec![Vec::new(); count];
@@ -190,7 +185,8 @@ impl Exchange {
         }
         let form = filled.form.into_inner().unwrap_or_else(PoisonError::into_inner).unwrap_or(RowForm::Items);
         debug_assert!(buckets.iter().all(|segments| segments.is_sorted_by_key(|s| s.first_row)));
-        Ok(Self { file, form, buckets })
+        let bad = filled.bad.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(Self { file, form, buckets, bad })
     }
 
     /// Number of buckets.
@@ -221,7 +217,14 @@ impl Exchange {
                 this.file.read(segment.at, &mut bytes)?;
                 rows.extend_from_bytes(segment.rows, &bytes)?;
             }
-            rows.into_block()
+            let mut block = rows.into_block()?;
+            if let (BlockRows::Some(rows), BlockData::Steps { bad, .. }) = (&block.rows, &mut block.data)
+                && !this.bad.is_empty()
+            {
+                let why = |(i, row): (usize, &u64)| Some((i, this.bad.get(row)?.clone()));
+                bad.extend(rows.iter().enumerate().filter_map(why));
+            }
+            Ok(block)
         };
         Box::new((!self.buckets[bucket].is_empty()).then_some(bucket).into_iter().map(block))
     }
@@ -234,6 +237,7 @@ struct Filling<'a> {
     block_bytes: usize,
     buffer_bytes: usize,
     form: Mutex<Option<RowForm>>,
+    bad: Mutex<BTreeMap<u64, Error>>,
 }
 
 impl Filling<'_> {
@@ -250,6 +254,12 @@ impl Filling<'_> {
             }
             let rows = block.rows.at(0)..block.rows.end();
             let form = self.form(&block)?;
+            if let BlockData::Steps { bad, .. } = &block.data
+                && !bad.is_empty()
+            {
+                let mut all = self.bad.lock().unwrap_or_else(PoisonError::into_inner);
+                all.extend(bad.iter().map(|(i, error)| (block.rows.at(*i), error.clone())));
+            }
             for (bucket, positions) in positions(&sweep.advance(&rows), &rows)? {
                 waiting.entry(bucket).or_insert_with(|| Gathered::new(&form, 0)).extend(&block, &positions)?;
             }
@@ -297,7 +307,7 @@ mod tests {
     fn stretches_get_the_rows_that_lie_in_them() {
         let span = strided(5, 4, 4); // 5 9 13 17
         let rows = |range: Range<u64>| {
-            let part = clip(span, &range);
+            let part = span.within(range);
             (0..part.len()).map(|i| part.row(i)).collect::<Vec<_>>()
         };
         assert_eq!(rows(0..100), [5, 9, 13, 17]);

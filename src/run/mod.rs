@@ -1,13 +1,16 @@
 //! A whole conversion: index the input, compile it unit by unit, write the shards, and the manifest last.
 
 mod budget;
+mod check;
 pub(crate) mod choose;
 mod cutter;
 mod exchange;
 mod output;
+pub(crate) mod overview;
 mod pass;
 mod passes;
 mod provenance;
+mod quarantine;
 mod reader;
 mod record;
 mod schedule;
@@ -35,12 +38,12 @@ use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
-use crate::job::{Compat, Job, check_supported};
-use crate::manifest::{InputFile, ModuleRecord, RunRecord};
+use crate::job::{Compat, Job, OnBadEpisode, check_supported};
+use crate::manifest::{InputFile, Manifest, ModuleRecord, RunRecord};
 use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
-use crate::sink::{OutputDir, ShardSchema};
+use crate::sink::{Existing, Intent, IntentFile, OutputDir, ShardSchema};
 use crate::source::index::Index;
 use crate::source::{self, IndexOptions, keys, recognise};
 
@@ -55,8 +58,8 @@ pub struct Options {
     /// An existing folder for what does not fit into memory. When not set, the output directory, or the nearest folder
     /// above it that exists: where shards fit, and never a file system that is memory itself, as `/tmp` may be.
     pub scratch: Option<PathBuf>,
-    /// Replace what is in the output directory.
-    pub overwrite: bool,
+    /// What to do with what is in the output directory.
+    pub existing: Existing,
 }
 
 /// Converts what the job says to where it says.
@@ -93,7 +96,7 @@ pub fn convert_with(
         pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
     }
     keep_input(&job.output_path(), source.rows().files())?;
-    OutputDir::check(&job.output_path(), options.overwrite)?;
+    OutputDir::check(&job.output_path(), options.existing)?;
 
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
@@ -107,6 +110,7 @@ pub fn convert_with(
         compat: job.learner.compat,
         look_back: look_back(job, &pipeline),
         memory: budget.first_pass(),
+        tolerant: job.input.on_bad_episode != OnBadEpisode::Fail,
         agent_to_module: &job.multi_agent.agent_to_module,
     };
     let (index, digests) = pool.install(|| {
@@ -117,11 +121,27 @@ pub fn convert_with(
     });
     let mut index = index?;
     progress.end();
+    let files = source.rows().files();
+    let input_files = files
+        .iter()
+        .zip(digests)
+        .map(|(f, digest)| Ok(InputFile { name: f.name.clone(), bytes: f.bytes, digest: digest?, rows: f.rows() }))
+        .collect::<Result<Vec<_>>>()?;
+    if options.existing == Existing::Resume
+        && let Some(report) = finished(job, &pipeline, &input_files, input_bytes, started)?
+    {
+        return Ok(report);
+    }
 
     let modules = plan_modules(job, &pipeline, &index)?;
     index.notes.extend(unused_modules(job, &index));
     index.notes.extend(pipeline::without_effect(&job.learner));
-    let mut filtered_out = 0;
+    if index_options.tolerant {
+        let checker =
+            check::Checker { source: &*source, pipeline: &pipeline, modules: &modules, scratch: &scratch, progress };
+        checker.check(&mut index, budget, false)?;
+    }
+    let (mut filtered_out, steps_before) = (0, index.steps());
     if let Some(predicate) = &job.input.where_ {
         let returns = if choose::needs_returns(&index, predicate)? {
             // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
@@ -144,6 +164,7 @@ pub fn convert_with(
         };
         filtered_out = choose::keep(&mut index, predicate, returns.as_deref())?;
     }
+    let filtered_steps = steps_before - index.steps();
     if job.learner.compat == Compat::Rllib260
         && let Some(first) = modules.first()
     {
@@ -175,12 +196,19 @@ pub fn convert_with(
     let passes = Passes::new(work, budget, groups)?;
 
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
-    let dir = OutputDir::prepare(&job.output_path(), options.overwrite)?;
+    let mut dir = OutputDir::prepare(&job.output_path(), options.existing)?;
+    let inputs =
+        input_files.iter().map(|f| IntentFile { name: f.name.clone(), bytes: f.bytes, digest: f.digest.clone() });
+    let intent = Intent::new(job.to_portable_json(), pipeline.described(), inputs.collect());
+    let (journal, kept) = dir.journal(&intent)?;
+    let journal = Arc::new(journal);
     let outputs = || {
         let mut streams = Vec::with_capacity(modules.len());
         for (stream, (module, schema)) in modules.iter().zip(&schemas).enumerate() {
             let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
-            streams.push(Output::new(stream, folder, schema.clone(), &module.layout.columns, &job.output)?);
+            let columns = &module.layout.columns;
+            let journal = Arc::clone(&journal);
+            streams.push(Output::new(stream, folder, schema.clone(), columns, &job.output, journal, &kept)?);
         }
         Ok::<_, Error>(Outputs::new(streams))
     };
@@ -189,20 +217,19 @@ pub fn convert_with(
     let surveys = passes.survey(basis.as_ref(), &mut rehearsed)?;
     let fresh = || {
         // Shards of a start that did not come through.
-        dir.clear()?;
+        dir.clear(&kept)?;
         Ok(Written { outputs: outputs()?, found: Found::default() })
     };
     let Written { outputs, found } = passes.run(Pass::Convert, &surveys, &mut rehearsed, "converting", fresh)?;
 
     let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
-    let files = source.rows().files();
-    let input_files = files
-        .iter()
-        .zip(digests)
-        .map(|(f, digest)| Ok(InputFile { name: f.name.clone(), bytes: f.bytes, digest: digest?, rows: f.rows() }))
-        .collect::<Result<Vec<_>>>()?;
+    let quarantine = match job.input.on_bad_episode {
+        OnBadEpisode::Quarantine => quarantine::write(&dir, source.rows(), &index.faults)?,
+        OnBadEpisode::Skip | OnBadEpisode::Fail => Vec::new(),
+    };
     let mut manifest = manifest(job, &pipeline, &*source, &index, &found, records, input_files);
-    manifest.counts.filtered_out = filtered_out;
+    manifest.quarantine = quarantine;
+    (manifest.counts.filtered_out, manifest.counts.filtered_steps) = (filtered_out, filtered_steps);
     manifest.connector_statistics = pipeline.statistics(&surveys, &modules);
     let seconds = started.elapsed().as_secs_f64();
     let report = Report { episode_ids: index.episode_ids, ..report(job, &manifest, input_bytes, seconds) };
@@ -223,6 +250,36 @@ pub fn convert_with(
     };
     dir.finish(&manifest, &run)?;
     Ok(report)
+}
+
+/// The report of a data set that is finished already: a run that was stopped behind its last byte has nothing to go on with.
+///
+/// # Errors
+/// If the data set is another job's or another input's.
+fn finished(
+    job: &Job,
+    pipeline: &Pipeline,
+    inputs: &[InputFile],
+    input_bytes: u64,
+    started: Instant,
+) -> Result<Option<Report>> {
+    let path = job.output_path();
+    if OutputDir::is_unfinished(&path)? || !path.join(crate::sink::MANIFEST).exists() {
+        return Ok(None);
+    }
+    let manifest = Manifest::load(&path)?;
+    let same = manifest.job == job.to_portable_json()
+        && manifest.pipeline == pipeline.described()
+        && manifest.input.files == inputs
+        && manifest.gristmill == env!("CARGO_PKG_VERSION");
+    if !same {
+        return Err(Error::usage(
+            "found a finished data set of another job, input or version, expected an unfinished one",
+        )
+        .file(path.display().to_string())
+        .hint("--overwrite replaces it; or choose another --output"));
+    }
+    Ok(Some(report(job, &manifest, input_bytes, started.elapsed().as_secs_f64())))
 }
 
 /// Refuses to write to where the input is: replacing a data set that is being read would lose both.

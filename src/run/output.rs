@@ -9,10 +9,10 @@ use crate::error::{Error, Result};
 use crate::job::Format;
 use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord};
 use crate::sink::{
-    ColumnData, ColumnType, ContentDigest, EncodedRowGroup, Encoder, ModuleDir, RowGroupData, ShardSchema, ShardWriter,
-    combine, row_group_rows,
+    ColumnData, ColumnType, ContentDigest, EncodedRowGroup, Encoder, Finished, Journal, ModuleDir, RowGroupData,
+    ShardSchema, ShardWriter, combine, row_group_rows,
 };
-use crate::stats::ColumnStats;
+use crate::stats::{self, ColumnStats};
 
 /// A row group's bytes, and what was learned from its values on the way.
 #[derive(Debug)]
@@ -21,7 +21,8 @@ pub(super) struct Encoded {
     shard: usize,
     ends_shard: bool,
     data: RowGroupData,
-    bytes: EncodedRowGroup,
+    /// Nothing where the shard is on the disk already.
+    bytes: Option<EncodedRowGroup>,
     stats: Vec<Option<ColumnStats>>,
 }
 
@@ -32,6 +33,8 @@ pub(super) struct ModuleEncoder {
     /// For each column, whether `loss_mask` says which of its places are real (`None`: no statistics).
     masked: Vec<Option<bool>>,
     loss_mask: Option<usize>,
+    /// Shards at the start that an interrupted run has finished.
+    finished: usize,
 }
 
 impl Encoded {
@@ -54,7 +57,8 @@ impl Encoded {
                 _ => Ok(None),
             })
             .collect::<Result<_>>()?;
-        let bytes = module.encoder.encode(&data)?;
+        let on_disk = shard < module.finished;
+        let bytes = if on_disk { None } else { Some(module.encoder.encode(&data)?) };
         Ok(Self { stream, shard, ends_shard, data, bytes, stats })
     }
 }
@@ -117,6 +121,11 @@ pub(super) struct Output {
     module: Arc<ModuleEncoder>,
     cutter: Cutter,
     writer: Option<ShardWriter>,
+    journal: Arc<Journal>,
+    /// The first shards, as an interrupted run has left them.
+    finished: Vec<Finished>,
+    /// Rows of the shard that is being made.
+    rows: u64,
     shards: Vec<ShardRecord>,
     stats: Vec<Option<ColumnStats>>,
     digests: Vec<ContentDigest>,
@@ -130,28 +139,30 @@ impl Output {
         schema: ShardSchema,
         columns: &[batch::ColumnLayout],
         output: &crate::job::Output,
+        journal: Arc<Journal>,
+        kept: &[Finished],
     ) -> Result<Self> {
-        let has_mask = columns.iter().any(|c| c.name == LOSS_MASK);
-        let loss_mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.clone());
         let provenance = schema.columns.len() - columns.len();
-        let masked = std::iter::repeat_n(None, provenance).chain(columns.iter().map(|c| {
-            // A state has no time dimension, though its shape may begin alike.
-            let timed = loss_mask_shape.as_ref().is_some_and(|s| c.ty.shape.starts_with(s));
-            let state = matches!(crate::column::root(&c.name), crate::column::STATE_IN | crate::column::NEXT_STATE_IN);
-            Some(has_mask && timed && !state && c.name != crate::column::SEQ_LENS)
-        }));
-        let masked: Vec<Option<bool>> = masked.collect();
+        let mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.as_slice());
+        let of = |c: &batch::ColumnLayout| Some(stats::is_masked(&c.name, &c.ty.shape, mask_shape));
+        let masked: Vec<Option<bool>> = std::iter::repeat_n(None, provenance).chain(columns.iter().map(of)).collect();
         let group_rows = row_group_rows(&schema, output.rows_per_shard);
         let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
         let stats = masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();
         let loss_mask = schema.columns.iter().position(|(n, _)| n == LOSS_MASK);
+        // Those in front without a gap: rows of one shard after the other are told from those that are there.
+        let name = |i: usize| dir.shard(i, output.format).1;
+        let finished: Vec<Finished> = (0..).map_while(|i| kept.iter().find(|k| k.file == name(i)).cloned()).collect();
         let encoder = Encoder::new(schema, output.format, output.compression())?;
         Ok(Self {
             dir,
             format: output.format,
-            module: Arc::new(ModuleEncoder { encoder, masked, loss_mask }),
+            module: Arc::new(ModuleEncoder { encoder, masked, loss_mask, finished: finished.len() }),
             cutter: Cutter::new(stream, output.rows_per_shard, group_rows),
             writer: None,
+            journal,
+            finished,
+            rows: 0,
             shards: Vec::new(),
             stats,
             digests,
@@ -168,19 +179,35 @@ impl Output {
         for (digest, data) in self.digests.iter_mut().zip(&group.data.columns) {
             digest.update(data)?;
         }
+        if group.shard != self.shards.len() {
+            return Err(Error::internal("row groups out of order"));
+        }
+        self.rows += group.data.rows as u64;
+        let Some(bytes) = group.bytes else {
+            return if group.ends_shard { self.keep_shard() } else { Ok(()) };
+        };
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
             None => self.start_shard()?,
         };
-        if group.shard != self.shards.len() {
-            return Err(Error::internal("row groups out of order"));
-        }
-        writer.append(group.bytes)?;
+        writer.append(bytes)?;
         if group.ends_shard {
             self.finish_shard(writer)?;
         } else {
             self.writer = Some(writer);
         }
+        Ok(())
+    }
+
+    /// The shard is on the disk already.
+    fn keep_shard(&mut self) -> Result<()> {
+        let Finished { file, rows, bytes, digest } = self.finished[self.shards.len()].clone();
+        if rows != self.rows {
+            let what = format!("the shard has {rows} rows, and now they are {}", self.rows);
+            return Err(Error::internal(what).file(file).hint("--overwrite starts anew"));
+        }
+        self.rows = 0;
+        self.shards.push(ShardRecord { file, rows, bytes, digest });
         Ok(())
     }
 
@@ -191,7 +218,11 @@ impl Output {
     fn finish_shard(&mut self, writer: ShardWriter) -> Result<()> {
         let file = self.dir.shard(self.shards.len(), self.format).1;
         let info = writer.finish()?;
-        self.shards.push(ShardRecord { file, rows: info.rows as u64, bytes: info.bytes, digest: info.digest });
+        let shard = Finished { file, rows: info.rows as u64, bytes: info.bytes, digest: info.digest };
+        self.journal.finished(&shard)?;
+        let Finished { file, rows, bytes, digest } = shard;
+        self.shards.push(ShardRecord { file, rows, bytes, digest });
+        self.rows = 0;
         Ok(())
     }
 
@@ -199,6 +230,9 @@ impl Output {
     fn finish(mut self) -> Result<ModuleRecord> {
         if let Some(writer) = self.writer.take() {
             self.finish_shard(writer)?;
+        }
+        if self.shards.is_empty() && self.finished.first().is_some_and(|f| f.rows == 0) {
+            self.keep_shard()?;
         }
         if self.shards.is_empty() {
             let writer = self.start_shard()?;

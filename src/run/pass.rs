@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indexmap::IndexMap;
 
+use super::check::Checked;
 use super::cutter::{Cut, Rows};
 use super::output::{Encoded, ModuleEncoder, Outputs};
 use super::provenance::Provenance;
@@ -13,11 +14,12 @@ use super::reader::{Delivery, Feed, ReadTask};
 use super::schedule::{Taker, Work};
 use super::units::Unit;
 use crate::batch::ModuleBatch;
-use crate::connector::{Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs, Room};
+use crate::connector::{Connector, Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs, Room};
 use crate::error::Result;
 use crate::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
 use crate::sink::ColumnData;
 use crate::source::blocks::Blocks;
+use crate::source::faults::is_of_data;
 use crate::source::index::{Entry, Index};
 use crate::source::{Noticed, Source};
 
@@ -29,14 +31,14 @@ pub(super) struct Found {
     pub episodes_out: u64,
     pub steps_out: u64,
     pub pipeline_steps_out: u64,
+    /// Of the check pass.
+    pub checked: super::check::Checked,
 }
 
 impl Found {
     fn merge(&mut self, unit: &Self) {
         self.repairs.merge(&unit.repairs);
-        self.noticed.discontinuities += unit.noticed.discontinuities;
-        self.noticed.first_discontinuity =
-            [self.noticed.first_discontinuity, unit.noticed.first_discontinuity].into_iter().flatten().min();
+        self.noticed.merge(&unit.noticed);
         self.episodes_out += unit.episodes_out;
         self.steps_out += unit.steps_out;
         self.pipeline_steps_out += unit.pipeline_steps_out;
@@ -50,6 +52,8 @@ pub(super) type Surveyors = [Option<Box<dyn crate::connector::Survey>>];
 /// What a pass over the data is for.
 #[derive(Clone, Copy)]
 pub(super) enum Pass<'a> {
+    /// Which chunks cannot be put together; and, if asked for, the sums of rewards of the others.
+    Check { returns: bool },
     /// The sums of rewards.
     Returns,
     /// What a piece must know beforehand.
@@ -64,7 +68,7 @@ impl Pass<'_> {
     /// The pieces before this one run.
     pub fn end(self, pipeline: &Pipeline) -> usize {
         match self {
-            Pass::Returns => 0,
+            Pass::Check { .. } | Pass::Returns => 0,
             Pass::Survey { piece, .. } | Pass::Rehearse { piece, .. } => piece,
             Pass::Convert => pipeline.len(),
         }
@@ -103,6 +107,48 @@ pub(super) struct Done {
     found: Found,
 }
 
+impl Conversion<'_> {
+    /// Leading pieces that need nothing but the episodes, where they are tried.
+    ///
+    /// Pieces refuse episodes, too: one that lacks the observation after its last step, say. Those behind the first that
+    /// must see units in order, or all of the data beforehand, cannot be tried one by one.
+    fn checkable(&self) -> usize {
+        let alone = |(i, piece): &(usize, &dyn Connector)| {
+            piece.ordered().is_none() && self.pipeline.surveys(*i, self.modules).is_none()
+        };
+        match self.pass {
+            Pass::Check { returns: false } => self.pipeline.pieces().enumerate().take_while(alone).count(),
+            _ => 0,
+        }
+    }
+
+    /// Puts entries together, all at once or else one by one, and keeps what is wrong with those that cannot be.
+    fn try_each(&self, entries: &[&Entry], blocks: &Blocks, returns: bool, out: &mut Checked) -> Result<()> {
+        let mut noticed = Noticed::default();
+        let tried = self.source.assemble(self.index, entries, blocks, &mut noticed).and_then(|episodes| {
+            let sums = if returns { episodes.returns()? } else { Vec::new() };
+            let module = entries.first().map_or(0, |e| e.module as usize);
+            let mut unit = [ModuleUnit { module, episodes, batch: ModuleBatch::default() }];
+            let mut repairs = Repairs::default();
+            self.pipeline.apply(0..self.checkable(), self.modules, self.surveys, 0, &mut unit, &mut repairs)?;
+            Ok(sums)
+        });
+        match tried {
+            Ok(sums) => {
+                out.noticed.merge(&noticed);
+                out.returns.extend(entries.iter().map(|e| e.ordinal).zip(sums));
+                Ok(())
+            }
+            Err(e) if !is_of_data(&e) => Err(e),
+            Err(e) if entries.len() == 1 => {
+                out.bad.push((entries[0].ordinal, e));
+                Ok(())
+            }
+            Err(_) => entries.iter().try_for_each(|entry| self.try_each(&[entry], blocks, returns, out)),
+        }
+    }
+}
+
 impl Work for Conversion<'_> {
     type State = State;
     type Done = Done;
@@ -126,6 +172,10 @@ impl Work for Conversion<'_> {
         for module in 0..self.modules.len() {
             let own: Vec<&Entry> = entries.iter().filter(|e| e.module as usize == module).collect();
             if own.is_empty() {
+                continue;
+            }
+            if let Pass::Check { returns } = self.pass {
+                self.try_each(&own, blocks, returns, &mut found.checked)?;
                 continue;
             }
             let episodes = self.source.assemble(self.index, &own, blocks, &mut found.noticed)?;
@@ -161,6 +211,7 @@ impl Work for Conversion<'_> {
     fn end(&self, number: usize, state: State) -> Result<Done> {
         let State { unit, mut found } = state;
         let findings = match self.pass {
+            Pass::Check { .. } => vec![(0, Box::new(std::mem::take(&mut found.checked)) as Finding)],
             Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
             Pass::Survey { piece, own } => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
             Pass::Rehearse { piece, own } => vec![(0, self.pipeline.rehearse(piece, own, &unit)?)],

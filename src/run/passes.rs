@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use indexmap::IndexMap;
 
 use super::budget::{self, Budget, Limits, Needs};
+use super::check::Checked;
 use super::exchange::{self, Exchange};
 use super::pass::{Conversion, Done, Findings, Merge, Pass};
 use super::provenance::Provenance;
@@ -271,6 +272,20 @@ impl<'a> Passes<'a> {
         Ok(surveys)
     }
 
+    /// Puts every episode together once, for what is wrong with it; in order and as it comes.
+    ///
+    /// # Errors
+    /// If reading fails for a reason that is not the data's.
+    pub fn check(&self, returns: bool, mut take: impl FnMut(Checked) -> Result<()>) -> Result<()> {
+        let merge: &mut Merge<'_> = &mut |(_, finding)| {
+            let found = finding.downcast::<Checked>().map_err(|_| Error::internal("a finding of another pass"))?;
+            take(*found)
+        };
+        let (surveys, none) = (Surveys::default(), IndexMap::new());
+        let pass = Pass::Check { returns };
+        self.once(pass, &surveys, &none, &mut Findings(merge), "checking episodes").map_err(|e| e.0)
+    }
+
     /// The sum of each entry's rewards, by the entry's ordinal: a pass with no pieces.
     ///
     /// # Errors
@@ -287,7 +302,7 @@ impl<'a> Passes<'a> {
 }
 
 /// Decoders know the row that they stumbled over; whose it is, the index knows.
-fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
+pub(super) fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
     let row = source.rows().row_of(&error);
     match row.and_then(|row| index.episode_of(row, source.rows_are_steps())) {
         Some((id, Some(t))) => error.episode(id.to_string()).t(t),

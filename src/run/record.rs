@@ -11,6 +11,9 @@ use crate::sink::combine;
 use crate::source::Source;
 use crate::source::index::Index;
 
+/// Malformed episodes named one by one in the notes; all are counted.
+const NAMED: usize = 10;
+
 /// What a run did.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
@@ -28,6 +31,12 @@ pub struct Report {
     pub steps_in: u64,
     /// Episodes or chunks left out because they were recorded twice.
     pub duplicates_dropped: u64,
+    /// Malformed episodes or chunks that were left out.
+    pub bad_episodes: u64,
+    /// Their steps.
+    pub bad_steps: u64,
+    /// Input files that could not be read and were left out.
+    pub bad_files: u64,
     /// Episodes or chunks that `input.where` left out.
     pub filtered_out: u64,
     /// Steps whose `new_obs` is not the next step's `obs`.
@@ -94,7 +103,29 @@ pub(super) fn manifest(
         either(dropped, "of these was dropped, as the job says", "of these were dropped, as the job says"),
         None,
     );
+    let (bad_episodes, bad_steps, bad_rows) = index.faults.sums();
+    let first_fault = |strays: bool| {
+        let fault = index.faults.list().iter().find(|f| f.id.is_none() == strays);
+        fault.map(|f| format!("{}: {}", f.error.place(), f.error.what()))
+    };
+    let what = either(
+        bad_episodes,
+        "malformed episode was left out, as the job says",
+        "malformed episodes were left out, as the job says",
+    );
+    problem(bad_episodes, what, first_fault(false).or_else(|| first_fault(true)));
+    let what =
+        either(bad_rows, "row that belongs to no episode was left out", "rows that belong to no episode were left out");
+    problem(bad_rows, what, first_fault(true));
+    let lost = source.rows().lost();
+    let what =
+        either(lost.len() as u64, "file cannot be read and was left out", "files cannot be read and were left out");
+    problem(lost.len() as u64, what, lost.first().map(|l| format!("file {}: {}", l.name, l.error.what())));
     let mut notes = source.notes().to_vec();
+    notes.extend(
+        index.faults.list().iter().take(NAMED).map(|f| format!("left out: {} ({})", f.error.what(), f.error.place())),
+    );
+    notes.extend(lost.iter().take(NAMED).map(|l| format!("left out: {}: {}", l.name, l.error.what())));
     notes.extend(index.notes.iter().cloned());
     notes.extend(files.iter().zip(source.rows().files()).filter_map(|(_, f)| f.note.clone()));
     let counts = Counts {
@@ -106,6 +137,15 @@ pub(super) fn manifest(
         duplicates_dropped: odd.duplicate_episodes,
         discontinuities: found.noticed.discontinuities,
         unfinished: odd.unfinished_episodes,
+        bad_episodes,
+        bad_steps,
+        bad_rows,
+        bad_files: lost.len() as u64,
+        duplicate_steps: odd.duplicate_rows,
+        duplicate_episodes: odd.duplicate_entries,
+        unfinished_dropped: odd.dropped_unfinished_entries,
+        unfinished_dropped_steps: odd.dropped_unfinished_steps,
+        empty_episodes: index.entries.len() as u64 - found.episodes_out.min(index.entries.len() as u64),
         learner_connector_sum_episodes_length_in: index.steps(),
         learner_connector_sum_episodes_length_out: found.pipeline_steps_out,
         ..Counts::default()
@@ -123,6 +163,7 @@ pub(super) fn manifest(
         notes,
         content_digest: combine(modules.iter().map(|(id, m)| (id.as_str(), m.digest.as_str()))),
         modules,
+        quarantine: Vec::new(),
     }
 }
 
@@ -149,6 +190,9 @@ pub(super) fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: 
         episode_ids: manifest.counts.episodes_in,
         steps_in: manifest.counts.steps_in,
         duplicates_dropped: manifest.counts.duplicates_dropped,
+        bad_episodes: manifest.counts.bad_episodes,
+        bad_steps: manifest.counts.bad_steps,
+        bad_files: manifest.counts.bad_files,
         filtered_out: manifest.counts.filtered_out,
         discontinuities: manifest.counts.discontinuities,
         problems: manifest.problems.iter().map(problem).chain(manifest.notes.iter().cloned()).collect(),

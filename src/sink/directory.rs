@@ -9,6 +9,17 @@
 //!
 //! A directory with `manifest.json` is a data set; one with the mark and without a manifest is an unfinished run's. What
 //! has neither, and is not empty, is somebody else's and is never touched.
+//!
+//! A data set that is replaced stays until the new one is whole: that is written beside it and takes its place by rename.
+//!
+//! ```text
+//! shards/                     old      old           (none)       new        new
+//! .shards.gristmill-new/      writing  whole         whole
+//! .shards.gristmill-old/                             old          old
+//!                                      rename        rename       removed
+//! ```
+//!
+//! A crash between the renames leaves no `shards/`, and a whole new one beside it: whoever comes next completes the swap.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,7 +29,9 @@ use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
 
+use super::beside;
 use super::file::{failed, sync_directory};
+use super::journal::{self, Finished, Intent, JOURNAL, JOURNAL_DRAFT, Journal};
 use crate::error::{Error, Result};
 use crate::job::Format;
 
@@ -26,6 +39,8 @@ use crate::job::Format;
 pub const MANIFEST: &str = "manifest.json";
 /// Time and speed of the run that wrote the data set.
 pub const RUN: &str = "run.json";
+/// The folder of what was left out; see `input.on_bad_episode`.
+pub const QUARANTINE: &str = "quarantine";
 /// Stands in the directory of a run that has not finished.
 pub const UNFINISHED: &str = ".gristmill-unfinished";
 const MANIFEST_DRAFT: &str = ".manifest.json.draft";
@@ -40,6 +55,20 @@ pub struct OutputDir {
     created: bool,
     /// Whether what lies there is this run's, and not finished.
     open: bool,
+    /// Where the data set goes in the end, if it is written beside an older one.
+    target: Option<PathBuf>,
+}
+
+/// What to do with what is in the output directory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse to write.
+    #[default]
+    Refuse,
+    /// Replace it, once the new data set is whole.
+    Replace,
+    /// Go on where an interrupted run stopped.
+    Resume,
 }
 
 /// A run that fails takes back what it wrote, so that the next one starts where this one did. A run that is killed
@@ -103,7 +132,7 @@ fn is_shard_name(name: &str) -> bool {
 /// assert_eq!(folder_name("../etc"), "%2E.%2Fetc"); // a leading dot hides, or climbs
 /// assert_eq!(folder_name("100%"), "100%25");
 /// assert_eq!(folder_name(""), "%"); // no other id gives this name
-/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken
+/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken, as is `quarantine`
 /// ```
 #[must_use]
 pub fn folder_name(module_id: &str) -> String {
@@ -111,7 +140,7 @@ pub fn folder_name(module_id: &str) -> String {
     if module_id.is_empty() {
         return "%".to_owned();
     }
-    let taken = [MANIFEST, RUN].contains(&module_id) || is_shard_name(module_id);
+    let taken = [MANIFEST, RUN, QUARANTINE].contains(&module_id) || is_shard_name(module_id);
     let mut out = String::with_capacity(module_id.len());
     for (i, c) in module_id.char_indices() {
         if c.is_control() || "%/\\:*?\"<>|".contains(c) || (i == 0 && (c == '.' || taken)) {
@@ -128,15 +157,18 @@ pub fn folder_name(module_id: &str) -> String {
 }
 
 impl OutputDir {
-    /// Whether [`Self::prepare`] would accept `path`, without touching it.
-    pub fn check(path: &Path, overwrite: bool) -> Result<()> {
+    /// Whether [`Self::prepare`] would accept `path`. Touches nothing, but for a swap that a crash broke off: that is
+    /// completed.
+    pub fn check(path: &Path, existing: Existing) -> Result<()> {
+        beside::recover(path)?;
         match fs::metadata(path) {
             Ok(meta) if meta.is_dir() => {
                 let found = Found::look(path)?;
-                match found.is_empty() {
-                    true => Ok(()),
-                    false if overwrite => found.check_removable(path),
-                    false => Err(found.refusal(path)),
+                match existing {
+                    _ if found.is_empty() => Ok(()),
+                    Existing::Replace => found.check_removable(path),
+                    Existing::Resume if found.has_mark || found.has_manifest => found.check_removable(path),
+                    Existing::Refuse | Existing::Resume => Err(found.refusal(path)),
                 }
             }
             // What else is wrong with it, `prepare` says.
@@ -146,15 +178,16 @@ impl OutputDir {
 
     /// Makes `path` ready for a run.
     ///
-    /// | found | without `overwrite` | with |
-    /// |---|---|---|
-    /// | nothing | created, with its parents | the same |
-    /// | an empty directory | used | the same |
-    /// | a data set of gristmill's, or an unfinished one | refused | its files removed, the manifest first |
-    /// | that and foreign files | refused | refused, nothing removed |
-    /// | anything else | refused | refused |
-    pub fn prepare(path: &Path, overwrite: bool) -> Result<Self> {
-        let mut this = Self { root: path.to_owned(), touched: Mutex::default(), created: false, open: false };
+    /// | found | `Refuse` | `Replace` | `Resume` |
+    /// |---|---|---|---|
+    /// | nothing | created, with its parents | the same | the same |
+    /// | an empty directory | used | the same | the same |
+    /// | a data set of gristmill's | refused | kept until the new one is whole | the same, if one is being written beside it |
+    /// | an unfinished one | refused | its files removed | gone on with |
+    /// | these and foreign files | refused | refused, nothing removed | refused |
+    /// | anything else | refused | refused | refused |
+    pub fn prepare(path: &Path, existing: Existing) -> Result<Self> {
+        let mut this = Self::at(path);
         match fs::metadata(path) {
             Ok(meta) if !meta.is_dir() => {
                 return Err(Error::usage("found a file, expected a directory to write the data set into")
@@ -164,13 +197,18 @@ impl OutputDir {
             Ok(_) => {
                 let found = Found::look(path)?;
                 if !found.is_empty() {
-                    if !overwrite {
+                    if existing == Existing::Refuse {
                         return Err(found.refusal(path));
                     }
                     found.check_removable(path)?;
-                    this.mark()?;
-                    this.open = true;
-                    found.remove(path)?;
+                    if found.has_manifest {
+                        return Self::prepare_beside(path, existing);
+                    }
+                    if existing == Existing::Replace {
+                        this.open = true;
+                        found.remove(path)?;
+                    }
+                    // What goes on stays as it is until it is known to be the same run's.
                     return Ok(this);
                 }
             }
@@ -197,6 +235,66 @@ impl OutputDir {
         Ok(this)
     }
 
+    fn at(path: &Path) -> Self {
+        Self { root: path.to_owned(), touched: Mutex::default(), created: false, open: false, target: None }
+    }
+
+    /// Makes the directory beside an older data set ready.
+    fn prepare_beside(path: &Path, existing: Existing) -> Result<Self> {
+        let new = beside::paths(path)?.new;
+        let mut this = Self::at(&new);
+        (this.created, this.target) = (true, Some(path.to_owned()));
+        fs::create_dir_all(&new).map_err(|e| {
+            let error = failed("create a directory for the new data set beside the old one", &new, &e);
+            error.hint("remove the old data set yourself, or choose another --output")
+        })?;
+        let found = Found::look(&new)?;
+        if !found.is_empty() {
+            found.check_removable(&new)?;
+            if existing == Existing::Resume {
+                return Ok(this);
+            }
+            this.open = true;
+            found.remove(&new)?;
+            return Ok(this);
+        }
+        this.mark()?;
+        this.open = true;
+        Ok(this)
+    }
+
+    /// Whether a run that was interrupted left something at `path`, or beside it, to go on with.
+    pub fn is_unfinished(path: &Path) -> Result<bool> {
+        // The directory beside is ours by its name: a run may have been stopped before it put its mark there.
+        Ok(beside::paths(path)?.new.is_dir() || (path.is_dir() && Found::look(path)?.has_mark))
+    }
+
+    /// Starts the journal. Where the directory has one of the same intent, its shards that are still whole are handed
+    /// back, to be kept; all other files go.
+    ///
+    /// # Errors
+    /// If it has one of another intent. Then nothing is touched.
+    pub fn journal(&mut self, intent: &Intent) -> Result<(Journal, Vec<Finished>)> {
+        let mut kept = Vec::new();
+        if !self.open {
+            if let Some((before, shards)) = Journal::read(&self.root)? {
+                intent.check(&before, &self.root)?;
+                let found = Found::look(&self.root)?;
+                // A journal is only believed about files that a run would write.
+                let own = shards.into_iter().filter(|s| found.own.contains(&s.file)).collect();
+                kept = journal::without_gaps(journal::intact(&self.root, own));
+            }
+            self.mark()?;
+            self.open = true;
+            let mut found = Found::look(&self.root)?;
+            // The old journal goes by rename: until then it is the best there is.
+            found.own.retain(|file| file != JOURNAL && kept.iter().all(|k| k.file != *file));
+            found.folders.retain(|folder| kept.iter().all(|k| !k.file.starts_with(&format!("{folder}/"))));
+            found.remove(&self.root)?;
+        }
+        Ok((Journal::start(&self.root, intent, &kept)?, kept))
+    }
+
     /// The directory.
     #[must_use]
     pub fn root(&self) -> &Path {
@@ -214,13 +312,24 @@ impl OutputDir {
         Ok(ModuleDir { relative, path })
     }
 
-    /// Removes the shards that this run has written, so that it can start anew.
-    pub fn clear(&self) -> Result<()> {
+    /// Removes the shards that this run has written, so that it can start anew. Those that an interrupted run had
+    /// finished (`kept`) stay.
+    pub fn clear(&self, kept: &[Finished]) -> Result<()> {
         let found = Found::look(&self.root)?;
-        let shards = found.own.iter().filter(|file| file.contains('/'));
+        let shards = found.own.iter().filter(|file| file.contains('/') && kept.iter().all(|k| k.file != **file));
         shards
             .map(|file| self.root.join(file))
             .try_for_each(|path| fs::remove_file(&path).map_err(|e| failed("remove", &path, &e)))
+    }
+
+    /// Creates the folder of what was left out: where it is, and its name in the manifest.
+    pub fn quarantine_dir(&self) -> Result<(PathBuf, String)> {
+        let path = self.root.join(QUARANTINE);
+        let rows = path.join("rows");
+        fs::create_dir_all(&rows).map_err(|e| failed("create the folder of what was left out", &rows, &e))?;
+        let mut touched = self.touched.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        touched.extend([self.root.clone(), path.clone(), rows]);
+        Ok((path, QUARANTINE.to_owned()))
     }
 
     /// Completes the data set: `run.json`, then `manifest.json` by rename, then the unfinished mark goes.
@@ -237,15 +346,52 @@ impl OutputDir {
         fs::rename(&draft, &target).map_err(|e| failed("rename the finished manifest to", &target, &e))?;
         self.open = false;
         sync_directory(&self.root)?;
-        let mark = self.root.join(UNFINISHED);
-        fs::remove_file(&mark).map_err(|e| failed("remove", &mark, &e))?;
-        sync_directory(&self.root)
+        complete(&self.root)?;
+        match &self.target {
+            Some(target) => beside::swap(target),
+            None => Ok(()),
+        }
     }
 
     fn mark(&self) -> Result<()> {
         let path = self.root.join(UNFINISHED);
         let text = "gristmill is writing here, or was interrupted. `--overwrite` may remove what it wrote.\n";
         fs::write(&path, text).map_err(|e| failed("write into the output directory", &path, &e))
+    }
+}
+
+/// Takes the marks of a run from a data set that has its manifest: that is written last.
+pub(super) fn complete(root: &Path) -> Result<()> {
+    let mut any = false;
+    for name in [JOURNAL, JOURNAL_DRAFT, UNFINISHED] {
+        let path = root.join(name);
+        match fs::remove_file(&path) {
+            Ok(()) => any = true,
+            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed("remove", &path, &e)),
+            Err(_) => {}
+        }
+    }
+    if any { sync_directory(root) } else { Ok(()) }
+}
+
+/// Removes a data set that another one has taken the place of. What is not gristmill's stays, and so does its directory.
+pub(super) fn remove_data_set(path: &Path) -> Result<()> {
+    if !path.is_dir() {
+        return Ok(());
+    }
+    let found = Found::look(path)?;
+    if found.has_manifest || found.has_mark {
+        // The mark first: where this breaks off, the next one knows the rest for gristmill's.
+        OutputDir::at(path).mark()?;
+        Found::look(path)?.remove(path)?;
+        let mark = path.join(UNFINISHED);
+        fs::remove_file(&mark).map_err(|e| failed("remove", &mark, &e))?;
+    }
+    match fs::remove_dir(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound && e.kind() != ErrorKind::DirectoryNotEmpty => {
+            Err(failed("remove", path, &e))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -266,6 +412,8 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
 struct ManifestFiles {
     gristmill: String,
     modules: indexmap::IndexMap<String, ModuleFiles>,
+    #[serde(default)]
+    quarantine: Vec<ShardFile>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -306,7 +454,7 @@ impl Found {
             let name = file.rsplit('/').next().unwrap_or(&file);
             let own = match file.as_str() {
                 MANIFEST => found.has_manifest,
-                RUN | MANIFEST_DRAFT | UNFINISHED => ours,
+                RUN | MANIFEST_DRAFT | UNFINISHED | JOURNAL | JOURNAL_DRAFT => ours,
                 // An unfinished run has no list. Its shards lie in folders: `module/part` or `split/module/part`.
                 path => listed.contains(path) || (found.has_mark && path.contains('/') && is_shard_name(name)),
             };
@@ -330,7 +478,11 @@ impl Found {
         };
         let e =
             Error::usage(format!("found {what}, expected an empty output directory")).file(root.display().to_string());
-        e.hint("--overwrite replaces it; or choose another --output")
+        e.hint(if self.has_mark && !self.has_manifest {
+            "--resume goes on with it, --overwrite replaces it; or choose another --output"
+        } else {
+            "--overwrite replaces it; or choose another --output"
+        })
     }
 
     fn foreign_refusal(&self, root: &Path) -> Error {
@@ -372,6 +524,11 @@ impl Found {
     }
 }
 
+/// Whether there is a manifest of gristmill's.
+pub(super) fn is_data_set(root: &Path) -> bool {
+    manifest_files(root).is_some()
+}
+
 /// The shard files that the manifest names, if it is one of gristmill's.
 fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
     let text = fs::read(root.join(MANIFEST)).ok()?;
@@ -379,7 +536,8 @@ fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
     if manifest.gristmill.is_empty() {
         return None;
     }
-    Some(manifest.modules.into_values().flat_map(|m| m.shards).map(|s| s.file).collect())
+    let shards = manifest.modules.into_values().flat_map(|m| m.shards);
+    Some(shards.chain(manifest.quarantine).map(|s| s.file).collect())
 }
 
 /// Lists files below `root`. Links and other specials are foreign, and are not followed.
@@ -429,7 +587,7 @@ mod tests {
 
     /// A finished data set with one shard.
     fn data_set(root: &Path) {
-        let dir = OutputDir::prepare(root, false).unwrap();
+        let dir = OutputDir::prepare(root, Existing::Refuse).unwrap();
         let module = dir.module_dir(None, "default_policy").unwrap();
         let (path, file) = module.shard(0, Format::Parquet);
         fs::write(path, "x").unwrap();
@@ -442,7 +600,7 @@ mod tests {
     fn a_new_directory_is_created_with_its_parents_and_marked_until_the_end() {
         let tmp = tempfile::tempdir().unwrap();
         let root = tmp.path().join("a/b");
-        let dir = OutputDir::prepare(&root, false).unwrap();
+        let dir = OutputDir::prepare(&root, Existing::Refuse).unwrap();
         assert_eq!(tree(&root), [UNFINISHED]);
         let module = dir.module_dir(Some("train"), "p/0").unwrap();
         assert_eq!(module.relative, "train/p%2F0");
@@ -455,11 +613,11 @@ mod tests {
     #[test]
     fn an_empty_directory_is_fine_and_a_file_is_not() {
         let tmp = tempfile::tempdir().unwrap();
-        OutputDir::prepare(tmp.path(), false).unwrap();
+        OutputDir::prepare(tmp.path(), Existing::Refuse).unwrap();
         let tmp = tempfile::tempdir().unwrap();
         write(tmp.path(), &["file"]);
         for path in [tmp.path().join("file"), tmp.path().join("file/sub"), tmp.path().join("file/sub/sub")] {
-            let e = OutputDir::prepare(&path, true).unwrap_err();
+            let e = OutputDir::prepare(&path, Existing::Replace).unwrap_err();
             assert_eq!(e.kind(), Kind::Usage, "{e}");
             assert!(e.what().starts_with("found a file"), "{e}");
         }
@@ -469,15 +627,42 @@ mod tests {
     fn a_data_set_is_replaced_only_on_request() {
         let tmp = tempfile::tempdir().unwrap();
         data_set(tmp.path());
-        let e = OutputDir::prepare(tmp.path(), false).unwrap_err();
+        let e = OutputDir::prepare(tmp.path(), Existing::Refuse).unwrap_err();
         assert_eq!(e.kind(), Kind::Usage);
         assert!(e.hint_text().unwrap().contains("--overwrite"));
         assert_eq!(tree(tmp.path()), ["default_policy/part-00000.parquet", MANIFEST, RUN]);
-        let dir = OutputDir::prepare(tmp.path(), true).unwrap();
-        assert_eq!(tree(tmp.path()), [UNFINISHED]);
+        let before = tree(tmp.path());
+        let dir = OutputDir::prepare(tmp.path(), Existing::Replace).unwrap();
+        let new = dir.root().to_owned();
+        assert_eq!(tree(&new), [UNFINISHED]);
+        assert_eq!(tree(tmp.path()), before, "the old one stays");
         drop(dir); // a run that fails
-        assert!(tree(tmp.path()).is_empty());
-        assert!(!tmp.path().join("default_policy").exists());
+        assert!(!new.exists());
+        assert_eq!(tree(tmp.path()), before);
+        let dir = OutputDir::prepare(tmp.path(), Existing::Replace).unwrap();
+        dir.finish(&json!({ "gristmill": "0.1.0", "modules": {} }), &json!({})).unwrap();
+        assert_eq!(tree(tmp.path()), [MANIFEST, RUN]);
+        assert!(!new.exists() && !beside::paths(tmp.path()).unwrap().old.exists());
+    }
+
+    #[test]
+    fn a_swap_that_a_crash_broke_off_is_completed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join("shards");
+        let beside::Paths { new, old } = beside::paths(&path).unwrap();
+        // Between the renames: the new one takes its place.
+        data_set(&new);
+        data_set(&old);
+        OutputDir::check(&path, Existing::Replace).unwrap();
+        assert!(path.join(MANIFEST).exists() && !new.exists() && !old.exists());
+        // Behind the renames: what is left of the old one goes.
+        data_set(&old);
+        OutputDir::check(&path, Existing::Replace).unwrap();
+        assert!(path.join(MANIFEST).exists() && !old.exists());
+        // What is no data set stays.
+        write(&old, &["notes.txt"]);
+        OutputDir::check(&path, Existing::Replace).unwrap();
+        assert!(old.join("notes.txt").exists());
     }
 
     #[test]
@@ -489,7 +674,7 @@ mod tests {
             data_set(tmp.path());
             write(tmp.path(), &[foreign]);
             let before = tree(tmp.path());
-            let e = OutputDir::prepare(tmp.path(), true).unwrap_err();
+            let e = OutputDir::prepare(tmp.path(), Existing::Replace).unwrap_err();
             assert!(e.what().contains(foreign), "{e}");
             assert_eq!(tree(tmp.path()), before);
         }
@@ -499,9 +684,9 @@ mod tests {
     fn an_unfinished_run_is_recognised_and_replaced() {
         let tmp = tempfile::tempdir().unwrap();
         write(tmp.path(), &[UNFINISHED, RUN, MANIFEST_DRAFT, "p0/part-00000.parquet", "train/p1/part-00012.arrow"]);
-        let e = OutputDir::prepare(tmp.path(), false).unwrap_err();
+        let e = OutputDir::prepare(tmp.path(), Existing::Refuse).unwrap_err();
         assert!(e.what().contains("unfinished"), "{e}");
-        let dir = OutputDir::prepare(tmp.path(), true).unwrap();
+        let dir = OutputDir::prepare(tmp.path(), Existing::Replace).unwrap();
         assert_eq!(tree(tmp.path()), [UNFINISHED]);
         drop(dir); // a run that fails
         assert!(tree(tmp.path()).is_empty());
@@ -513,7 +698,7 @@ mod tests {
             let tmp = tempfile::tempdir().unwrap();
             write(tmp.path(), files);
             let before = tree(tmp.path());
-            let e = OutputDir::prepare(tmp.path(), true).unwrap_err();
+            let e = OutputDir::prepare(tmp.path(), Existing::Replace).unwrap_err();
             assert_eq!(e.kind(), Kind::Usage);
             assert!(e.what().contains(files[0]), "{e}");
             assert_eq!(tree(tmp.path()), before);
@@ -528,7 +713,7 @@ mod tests {
         write(elsewhere.path(), &["part-00000.parquet"]);
         write(tmp.path(), &[UNFINISHED]);
         std::os::unix::fs::symlink(elsewhere.path(), tmp.path().join("p0")).unwrap();
-        OutputDir::prepare(tmp.path(), true).unwrap_err();
+        OutputDir::prepare(tmp.path(), Existing::Replace).unwrap_err();
         assert!(elsewhere.path().join("part-00000.parquet").exists());
     }
 
@@ -548,6 +733,7 @@ mod tests {
             "\u{85}",
             "manifest.json",
             "run.json",
+            "quarantine",
             "é x",
         ];
         let names: BTreeSet<String> = ids.iter().map(|id| folder_name(id)).collect();

@@ -8,16 +8,19 @@
 //! Encoding is a pure function of the rows, the schema and the compression, and does nearly all the work; appending
 //! copies bytes and hashes them. So the bytes of a shard do not depend on who encoded what when.
 
+mod beside;
 mod digest;
 mod directory;
 mod file;
 mod ipc;
+mod journal;
 mod pages;
 mod parquet;
 mod schema;
 mod shard;
 
 pub use digest::{ContentDigest, combine, file_digest};
-pub use directory::{MANIFEST, ModuleDir, OutputDir, RUN, UNFINISHED, folder_name, shard_name};
+pub use directory::{Existing, MANIFEST, ModuleDir, OutputDir, QUARANTINE, RUN, UNFINISHED, folder_name, shard_name};
+pub use journal::{Finished, Intent, IntentFile, Journal};
 pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};
 pub use shard::{EncodedRowGroup, Encoder, ShardInfo, ShardWriter};

@@ -22,6 +22,8 @@ pub enum BlockData {
         columns: Columns,
         /// The rows that are null (unset bits), for each leaf that has any.
         nulls: Vec<LeafNulls>,
+        /// Rows of the block that cannot be read, each with why; only where malformed episodes are left out.
+        bad: Vec<(usize, Error)>,
     },
     /// One row an item of msgpack.
     Items(LargeBinaryArray),
@@ -164,7 +166,7 @@ mod tests {
         let values: Vec<i64> =
             (0..rows.len()).map(|i| i64::try_from(rows.at(usize::try_from(i).unwrap())).unwrap()).collect();
         let columns = [(Arc::from("row"), Tensor::from_values::<i64>([], &values))].into_iter().collect();
-        Arc::new(Block { rows, bytes: 0, data: BlockData::Steps { columns, nulls: Vec::new() } })
+        Arc::new(Block { rows, bytes: 0, data: BlockData::Steps { columns, nulls: Vec::new(), bad: Vec::new() } })
     }
 
     #[test]

@@ -107,7 +107,7 @@ impl Gathered {
         let before = self.rows.len();
         self.rows.extend(positions.iter().map(|&i| block.rows.at(i)));
         match (&mut self.data, &block.data) {
-            (Data::Steps(leaves), BlockData::Steps { columns, nulls }) => {
+            (Data::Steps(leaves), BlockData::Steps { columns, nulls, .. }) => {
                 for (c, leaf) in leaves.iter_mut().enumerate() {
                     let column = columns.at(c);
                     for run in positions.chunk_by(|a, b| a + 1 == *b) {
@@ -216,7 +216,7 @@ impl Gathered {
                         (leaf.name, values)
                     })
                     .collect();
-                BlockData::Steps { columns, nulls }
+                BlockData::Steps { columns, nulls, bad: Vec::new() }
             }
             Data::Items { ends, values } => {
                 bytes += values.len();
@@ -257,7 +257,7 @@ mod tests {
                 (Arc::from("actions"), Tensor::from_values::<i64>([], &[1, 2, 3, 4])),
             ];
             let nulls = nulls.map(|n| (1, NullBuffer::from(n))).into_iter().collect();
-            let data = BlockData::Steps { columns: columns.into_iter().collect(), nulls };
+            let data = BlockData::Steps { columns: columns.into_iter().collect(), nulls, bad: Vec::new() };
             Block { rows: BlockRows::All(first..first + 4), bytes: 0, data }
         };
         let (one, two, three) = (block(0, None), block(4, Some(vec![true, true, true, false])), block(8, None));
@@ -265,7 +265,7 @@ mod tests {
             let form = RowForm::of(&one);
             let got = through(&form, &[(&one, &[1, 2]), (&two, &[0, 3]), (&three, &[3])], flush);
             assert!(matches!(&got.rows, BlockRows::Some(rows) if *rows == [1, 2, 4, 7, 11]));
-            let BlockData::Steps { columns, nulls } = &got.data else { panic!("steps") };
+            let BlockData::Steps { columns, nulls, .. } = &got.data else { panic!("steps") };
             assert_eq!(columns.at(1).values::<i64>(), [2, 3, 1, 4, 4]);
             assert_eq!(columns.at(0).values::<f32>()[..4], [12.0, 13.0, 10.0, 11.0]);
             let valid: Vec<bool> = nulls[0].1.iter().collect();

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::faults::Faults;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::episode::{EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
@@ -90,6 +91,15 @@ impl Span {
         // Both fit, as they are at most `self.len`.
         let len = u32::try_from(len).unwrap_or(u32::MAX);
         Self { first: self.row(start), len, stride: self.stride }.plain()
+    }
+
+    /// Those of its rows that lie in `rows`.
+    #[must_use]
+    pub fn within(self, rows: Range<u64>) -> Self {
+        let skipped = rows.start.saturating_sub(self.first).div_ceil(self.stride());
+        let rest = self.slice(skipped, u64::MAX);
+        let left = rows.end.saturating_sub(rest.first).div_ceil(rest.stride());
+        rest.slice(0, left)
     }
 
     /// One row alone has no stride that could tell it from another.
@@ -218,6 +228,10 @@ pub struct Oddities {
     pub duplicate_episodes: u64,
     /// Episodes whose last row is neither terminated nor truncated and that no chunk continues.
     pub unfinished_episodes: u64,
+    /// Episodes (items), counted in [`Index::episodes_read`], that repeat earlier ones as a whole and were dropped.
+    pub duplicate_entries: u64,
+    /// Parts of unfinished episodes, counted in [`Index::episodes_read`], that the job drops.
+    pub dropped_unfinished_entries: u64,
     /// Unfinished episodes that the job drops.
     pub dropped_unfinished_episodes: u64,
     /// The steps of those.
@@ -249,6 +263,8 @@ pub struct Index {
     pub look_back: usize,
     /// What was odd.
     pub oddities: Oddities,
+    /// Malformed episodes that are left out; see [`super::faults`].
+    pub faults: Faults,
     /// Sentences for the report.
     pub notes: Vec<String>,
     /// Ids of episodes. Fewer than [`Self::episodes_read`] where an episode is recorded in chunks, or has several agents.

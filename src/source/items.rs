@@ -11,6 +11,7 @@ use rayon::prelude::*;
 use super::blocks::{Block, BlockData, BlockRows, Blocks};
 use super::episode_state::infos::{self, InfoColumn, InfoRow, InfoTypes, Infos, LeftOut};
 use super::episode_state::{self, ItemDecoder, ItemHeader, LeafTypes};
+use super::faults::{self, Faults, is_of_data};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
 use super::rows::{RowGroupRef, RowMap};
@@ -33,16 +34,26 @@ pub struct ItemsSource {
     column: String,
     /// Whether infos are wanted.
     infos: bool,
+    tolerant: bool,
 }
 
 /// An item's header and its global row.
 type Headers = Vec<(u64, ItemHeader)>;
 
+/// An item as it was scanned: its header, or its episode as far as that can be told, and what is wrong.
+type ScannedItem = Result<(u64, ItemHeader), (u64, Option<String>, Error)>;
+
 impl ItemsSource {
     /// A source over the items in `column` of all files, with their infos or without.
     #[must_use]
     pub fn new(recognised: String, rows: RowMap, column: String, infos: bool) -> Self {
-        Self { recognised, rows, column, infos }
+        Self { recognised, rows, column, infos, tolerant: false }
+    }
+
+    /// The same; where `tolerant`, a row group that cannot be read is one without items instead of an error.
+    #[must_use]
+    pub fn tolerant(self, tolerant: bool) -> Self {
+        Self { tolerant, ..self }
     }
 
     /// The items of a row group in batches of about `bytes`, each with the global number of its first row.
@@ -100,6 +111,71 @@ impl ItemsSource {
         if whole { error.hint(BAD_ITEM) } else { error }
     }
 
+    /// [`Self::scan`] around items that cannot be understood or do not go with those before: each is a fault. A row group
+    /// that cannot be read is one as a whole.
+    fn scan_what_can_be(
+        &self,
+        group: RowGroupRef,
+        types: &mut LeafTypes,
+        infos: &mut InfoTypes,
+        faults: &mut Faults,
+    ) -> Result<Headers> {
+        let mut headers = Vec::new();
+        let hole = |error: Error, faults: &mut Faults| {
+            faults.rows(Span::new(group.first_row, group.rows), error).episodes = group.rows;
+            Ok(Vec::new())
+        };
+        let batches = match self.items(group, SCAN_BYTES) {
+            Ok(batches) => batches,
+            Err(e) if is_of_data(&e) => return hole(e, faults),
+            Err(e) => return Err(e),
+        };
+        let mut found: Vec<ScannedItem> = Vec::new();
+        for batch in batches {
+            let (first, items) = match batch {
+                Ok(batch) => batch,
+                Err(e) if is_of_data(&e) => return hole(e, faults),
+                Err(e) => return Err(e),
+            };
+            for (i, item) in items.iter().enumerate() {
+                let row = first + i as u64;
+                let Some(item) = item else {
+                    found.push(Err((row, None, self.rows.locate(row, null_item(&self.column)))));
+                    continue;
+                };
+                // After an error the types are as they were.
+                let scanned = episode_state::scan(item, types).and_then(|header| {
+                    if self.infos {
+                        Infos::read(item)
+                            .and_then(|found| infos.add(row, header.len, &found))
+                            .map_err(|e| e.episode(header.id.clone()))?;
+                    }
+                    Ok(header)
+                });
+                found.push(match scanned {
+                    Ok(header) => Ok((row, header)),
+                    Err(e) if is_of_data(&e) => {
+                        let error = self.locate_item(row, item, e);
+                        Err((row, error.place().episode.clone(), error))
+                    }
+                    Err(e) => return Err(e),
+                });
+            }
+        }
+        for item in found {
+            match item {
+                Ok(header) => headers.push(header),
+                Err((row, Some(id), error)) => {
+                    let id = EpisodeId::Str(id.into());
+                    faults.episode(&id, error);
+                    faults.add(&id, [Span::one(row)], 1, 0);
+                }
+                Err((row, None, error)) => faults.rows(Span::one(row), error).episodes = 1,
+            }
+        }
+        Ok(headers)
+    }
+
     /// The content hashes of some rows, by row.
     fn hashes(&self, mut rows: Vec<u64>) -> Result<HashMap<u64, u128>> {
         rows.sort_unstable();
@@ -132,7 +208,7 @@ impl ItemsSource {
     ///
     /// # Errors
     /// If two items of one episode and start differ (unless RLlib's behaviour is asked for, which takes both).
-    fn repeated(&self, headers: &Headers, options: IndexOptions<'_>) -> Result<Vec<bool>> {
+    fn repeated(&self, headers: &Headers, options: IndexOptions<'_>, faults: &mut Faults) -> Result<Vec<bool>> {
         let mut same_start: HashMap<(&str, i64), Vec<usize>> = HashMap::new();
         for (i, (_, header)) in headers.iter().enumerate() {
             same_start.entry((&header.id, header.t_started)).or_default().push(i);
@@ -170,7 +246,11 @@ impl ItemsSource {
                 .episode(header.id.clone())
                 .t(header.t_started)
                 .hint("give every episode its own id; identical items would have been dropped as duplicates");
-                return Err(self.rows.locate(*row, error));
+                let error = self.rows.locate(*row, error);
+                if !options.tolerant {
+                    return Err(error);
+                }
+                faults.episode(&EpisodeId::Str(header.id.as_str().into()), error);
             }
         }
         Ok(out)
@@ -241,7 +321,13 @@ impl Source for ItemsSource {
 
     fn peek(&self) -> Result<EpisodeLayout> {
         for group in self.rows.groups() {
-            let (types, infos, headers) = self.scan(*group, &crate::progress::Silent)?;
+            let (types, infos, headers) = if self.tolerant {
+                let (mut types, mut infos) = (LeafTypes::default(), InfoTypes::default());
+                let headers = self.scan_what_can_be(*group, &mut types, &mut infos, &mut Faults::default())?;
+                (types, infos, headers)
+            } else {
+                self.scan(*group, &crate::progress::Silent)?
+            };
             if headers.iter().any(|(_, h)| h.len > 0) {
                 return layout(&types, &infos);
             }
@@ -251,8 +337,19 @@ impl Source for ItemsSource {
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let (mut types, mut infos, mut headers) = (LeafTypes::default(), InfoTypes::default(), Vec::new());
-        let scanned: Vec<_> = self.rows.groups().par_iter().map(|g| self.scan(*g, progress)).collect();
-        for (group, part) in self.rows.groups().iter().zip(scanned) {
+        let mut faults = Faults::default();
+        if options.tolerant {
+            for group in self.rows.groups() {
+                headers.extend(self.scan_what_can_be(*group, &mut types, &mut infos, &mut faults)?);
+                progress.advance(Step {
+                    bytes: self.rows.files()[group.file].row_groups[group.row_group].bytes,
+                    ..Step::default()
+                });
+            }
+        }
+        let groups = if options.tolerant { &[] } else { self.rows.groups() };
+        let scanned: Vec<_> = groups.par_iter().map(|g| self.scan(*g, progress)).collect();
+        for (group, part) in groups.iter().zip(scanned) {
             let (part_types, part_infos, part_headers) = part?;
             let merged = types.merge(&part_types).and_then(|()| infos.merge(&part_infos, group.first_row));
             merged.map_err(|e| self.rows.locate(group.first_row, e))?;
@@ -265,17 +362,18 @@ impl Source for ItemsSource {
             index.notes.extend(self.notes_of(&infos));
             index.masks = infos.columns().0.into_iter().filter_map(|c| c.mask).map(Arc::from).collect();
         }
-        index.episodes_read = headers.len() as u64;
+        index.episodes_read = headers.len() as u64 + faults.sums().0;
         index.steps_read = headers.iter().map(|(_, h)| h.len as u64).sum();
         index.oddities.empty_episodes = headers.iter().filter(|(_, h)| h.len == 0).count() as u64;
 
         self.refuse_agents(&headers)?;
-        let repeated = self.repeated(&headers, options)?;
+        let repeated = self.repeated(&headers, options, &mut faults)?;
         let mut kept = Vec::with_capacity(headers.len());
         for ((row, header), repeated) in headers.into_iter().zip(repeated) {
             if repeated {
                 index.oddities.duplicate_rows += header.len as u64;
                 index.oddities.duplicate_episodes += 1;
+                index.oddities.duplicate_entries += 1;
                 index.oddities.first_duplicate.get_or_insert(row);
             } else {
                 kept.push((row, header));
@@ -283,14 +381,21 @@ impl Source for ItemsSource {
         }
         let mut chunks = chunks_of(&kept);
         if options.compat == Compat::Correct {
-            self.in_time_order(&mut kept, &mut chunks)?;
+            self.in_time_order(&mut kept, &mut chunks, options.tolerant, &mut faults)?;
         }
         index.episode_ids = chunks.len() as u64;
+        index.faults = faults;
         self.entries(&kept, &chunks, options, &mut index)?;
+        if options.tolerant {
+            faults::leave_out(&mut index)?;
+        }
         Ok(index)
     }
 
     fn read(&self, group: RowGroupRef, _: &EpisodeLayout, block_bytes: usize) -> Result<BlockIter> {
+        if self.tolerant {
+            return Ok(self.read_what_can_be(group, block_bytes));
+        }
         Ok(Box::new(self.items(group, block_bytes)?.map(|batch| {
             let (first_row, items) = batch?;
             let bytes = items.value_data().len();
@@ -393,6 +498,30 @@ fn chunks_of(headers: &Headers) -> Vec<Vec<usize>> {
 }
 
 impl ItemsSource {
+    /// The blocks of a row group; from where it cannot be read on, no items. The first pass has left out the whole group.
+    fn read_what_can_be(&self, group: RowGroupRef, block_bytes: usize) -> BlockIter {
+        let mut batches: Box<dyn Iterator<Item = Result<(u64, LargeBinaryArray)>> + Send> =
+            match self.items(group, block_bytes) {
+                Ok(batches) => Box::new(batches),
+                Err(e) => Box::new(std::iter::once(Err(e))),
+            };
+        let (mut row, end) = (group.first_row, group.first_row + group.rows);
+        Box::new(std::iter::from_fn(move || {
+            if row == end {
+                return None;
+            }
+            let items = match batches.next() {
+                Some(Ok((_, items))) => items,
+                Some(Err(e)) if !is_of_data(&e) => return Some(Err(e)),
+                _ => LargeBinaryArray::new_null(usize::try_from(end - row).unwrap_or(usize::MAX)),
+            };
+            let rows = BlockRows::All(row..row + items.len() as u64);
+            row = rows.end();
+            let bytes = items.value_data().len();
+            Some(Ok(Block { rows, bytes, data: BlockData::Items(items) }))
+        }))
+    }
+
     fn decode(&self, decoder: &mut ItemDecoder, blocks: &Blocks, row: u64, entry: &Entry) -> Result<ItemHeader> {
         let (block, at) = blocks.row(row)?;
         let BlockData::Items(items) = &block.data else { return Err(Error::internal("a block of steps among items")) };
@@ -509,7 +638,21 @@ impl ItemsSource {
 
     /// Puts chunks that were recorded out of time order into it: they change places among themselves, so that
     /// everything else stays in file order.
-    fn in_time_order(&self, headers: &mut Headers, chunks: &mut [Vec<usize>]) -> Result<()> {
+    fn in_time_order(
+        &self,
+        headers: &mut Headers,
+        chunks: &mut [Vec<usize>],
+        tolerant: bool,
+        faults: &mut Faults,
+    ) -> Result<()> {
+        let mut refuse = |row: u64, id: &str, error: Error| {
+            let error = self.rows.locate(row, error);
+            if !tolerant {
+                return Err(error);
+            }
+            faults.episode(&EpisodeId::Str(id.into()), error);
+            Ok(())
+        };
         for places in chunks.iter().filter(|p| p.len() > 1) {
             let mut sorted: Vec<(u64, ItemHeader)> = places.iter().map(|&i| headers[i].clone()).collect();
             sorted.sort_by_key(|(row, h)| (h.t_started, h.len, *row));
@@ -526,7 +669,7 @@ impl ItemsSource {
                     .episode(after.id.clone())
                     .t(after.t_started)
                     .hint("chunks of an episode must follow one another");
-                    return Err(self.rows.locate(pair[1].0, error));
+                    refuse(pair[1].0, &after.id, error)?;
                 }
                 if (before.terminated || before.truncated) && before.len > 0 && after.t_started >= end && after.len > 0
                 {
@@ -538,7 +681,7 @@ impl ItemsSource {
                     .episode(after.id.clone())
                     .t(after.t_started)
                     .hint("give every episode its own id");
-                    return Err(self.rows.locate(pair[1].0, error));
+                    refuse(pair[1].0, &after.id, error)?;
                 }
             }
             for (&place, item) in places.iter().zip(sorted) {
@@ -570,6 +713,7 @@ impl ItemsSource {
             }
             if unfinished && options.unfinished == Unfinished::Drop {
                 index.oddities.dropped_unfinished_episodes += 1;
+                index.oddities.dropped_unfinished_entries += places.len() as u64;
                 index.oddities.dropped_unfinished_steps += places.iter().map(|&i| headers[i].1.len as u64).sum::<u64>();
                 continue;
             }

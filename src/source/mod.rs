@@ -9,6 +9,7 @@ mod agents;
 pub mod blocks;
 pub mod elements;
 pub mod episode_state;
+pub mod faults;
 pub mod file;
 pub mod gathered;
 pub mod index;
@@ -52,6 +53,8 @@ pub struct IndexOptions<'a> {
     pub look_back: usize,
     /// Bytes of memory that the pass may hold.
     pub memory: usize,
+    /// Leave malformed episodes out, and tell, instead of failing at the first one.
+    pub tolerant: bool,
     /// Which module an agent's rows go to: patterns (`*` stands for anything) and module ids; the first match wins.
     pub agent_to_module: &'a indexmap::IndexMap<String, String>,
 }
@@ -63,6 +66,15 @@ pub struct Noticed {
     pub discontinuities: u64,
     /// The first of them, as a global row.
     pub first_discontinuity: Option<u64>,
+}
+
+impl Noticed {
+    /// Adds what was noticed elsewhere.
+    pub fn merge(&mut self, other: &Self) {
+        self.discontinuities += other.discontinuities;
+        let firsts = [self.first_discontinuity, other.first_discontinuity];
+        self.first_discontinuity = firsts.into_iter().flatten().min();
+    }
 }
 
 /// Recorded episodes in one of the input layouts.

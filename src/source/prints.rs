@@ -80,7 +80,7 @@ fn group_prints(
 }
 
 fn print(block: &Block, i: usize) -> RowPrint {
-    let BlockData::Steps { columns, nulls } = &block.data else {
+    let BlockData::Steps { columns, nulls, .. } = &block.data else {
         return RowPrint { content: 0, obs: 0, next_obs: None };
     };
     let is_null = |at: usize| nulls.iter().any(|(n, nulls)| *n == at && nulls.is_null(i));

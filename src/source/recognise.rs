@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Source;
+use super::faults::{LostFile, is_of_data};
 use super::file::{InputFile, discover};
 use super::ingest::type_name;
 use super::items::{ItemsSource, is_item_type};
@@ -11,7 +12,7 @@ use super::schema;
 use super::steps::StepsSource;
 use crate::column;
 use crate::error::{Error, Result, visible};
-use crate::job::{Job, Layout};
+use crate::job::{Job, Layout, OnBadEpisode};
 
 /// The column of `rllib-episodes`.
 const ITEM: &str = "item";
@@ -43,8 +44,22 @@ pub fn open(job: &Job) -> Result<Box<dyn Source>> {
 /// See [`open`].
 pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
     let paths = discover(&job.input.paths, &job.base)?;
-    let files = paths.iter().map(|p| InputFile::open_in(p, &job.base).map(Arc::new)).collect::<Result<Vec<_>>>()?;
-    let rows = RowMap::new(files);
+    let tolerant = job.input.on_bad_episode != OnBadEpisode::Fail;
+    let (mut files, mut lost) = (Vec::with_capacity(paths.len()), Vec::new());
+    for path in &paths {
+        match InputFile::open_in(path, &job.base) {
+            Ok(file) => files.push(Arc::new(file)),
+            Err(error) if tolerant && is_of_data(&error) => {
+                let name = error.place().file.clone().unwrap_or_else(|| path.display().to_string());
+                lost.push(LostFile { name, error });
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if let (true, Some(first)) = (files.is_empty(), lost.first()) {
+        return Err(first.error.clone());
+    }
+    let rows = RowMap::new(files).with_lost(lost);
     if rows.rows() == 0 {
         return Err(Error::usage(format!("found no rows in {} file(s)", rows.files().len()))
             .file(rows.files().first().map_or_else(String::new, |f| f.name.clone()))
@@ -56,10 +71,10 @@ pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
         for file in rows.files() {
             check_items(file, &column)?;
         }
-        return Ok(Box::new(ItemsSource::new(why, rows, column, infos)));
+        return Ok(Box::new(ItemsSource::new(why, rows, column, infos).tolerant(tolerant)));
     }
     let unified = schema::unify(rows.files(), &job.input.columns, infos)?;
-    Ok(Box::new(StepsSource::new(why, rows, unified)?))
+    Ok(Box::new(StepsSource::new(why, rows, unified)?.tolerant(tolerant)))
 }
 
 fn check_items(file: &InputFile, column: &str) -> Result<()> {

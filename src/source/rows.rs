@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use super::faults::LostFile;
 use super::file::InputFile;
 use crate::error::Error;
 
@@ -30,6 +31,7 @@ pub struct RowMap {
     files: Vec<Arc<InputFile>>,
     groups: Vec<RowGroupRef>,
     rows: u64,
+    lost: Vec<LostFile>,
 }
 
 impl RowMap {
@@ -46,7 +48,20 @@ impl RowMap {
                 rows += n;
             }
         }
-        Self { files, groups, rows }
+        Self { files, groups, rows, lost: Vec::new() }
+    }
+
+    /// The same, with files that are left out because they cannot be opened.
+    #[must_use]
+    pub fn with_lost(mut self, lost: Vec<LostFile>) -> Self {
+        self.lost = lost;
+        self
+    }
+
+    /// Files that are left out because they cannot be opened.
+    #[must_use]
+    pub fn lost(&self) -> &[LostFile] {
+        &self.lost
     }
 
     /// The files.

@@ -7,6 +7,7 @@ use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
 use arrow::buffer::NullBuffer;
 use rayon::prelude::*;
 
+use super::faults::{bad_rows, is_of_data};
 use super::file::InputFile;
 use super::index::{Entry, Span};
 use super::ingest::{self, Ids, LeafSpec};
@@ -80,6 +81,10 @@ pub(super) struct Scanned {
     pub extras: Vec<Presence>,
     /// Leaves of infos that cannot be read, by position: the first row, and why.
     pub odd_infos: BTreeMap<usize, (u64, Error)>,
+    /// Where malformed episodes are left out: rows that cannot be understood, whose they are as far as that can be told.
+    pub bad: Vec<(Option<Who>, u64, Error)>,
+    /// The same: row groups that cannot be read.
+    pub lost: Vec<(RowGroupRef, Error)>,
 }
 
 /// Which extra outputs and infos an episode's rows have.
@@ -93,6 +98,8 @@ pub(super) struct Presence {
 
 impl Scanned {
     fn append(&mut self, other: Self, timed: bool, seam: bool) -> Result<()> {
+        self.bad.extend(other.bad);
+        self.lost.extend(other.lost);
         self.runs.append(&other.runs, timed, seam)?;
         for (leaf, odd) in other.odd_infos {
             self.odd_infos.entry(leaf).or_insert(odd);
@@ -128,12 +135,18 @@ const INDEXED: usize = size_of::<Span>();
 ///
 /// # Errors
 /// If a row cannot be understood, or the index will not fit into `memory` bytes.
-pub(super) fn scan(rows: &RowMap, columns: &ScanColumns, memory: usize, progress: &dyn Progress) -> Result<Scanned> {
+pub(super) fn scan(
+    rows: &RowMap,
+    columns: &ScanColumns,
+    tolerant: bool,
+    memory: usize,
+    progress: &dyn Progress,
+) -> Result<Scanned> {
     let mut all = Scanned::default();
     // A few row groups at a time, so that a long log's runs are joined (and shrink) as they come.
     for groups in rows.groups().chunks(rayon::current_num_threads() * 4) {
         let scanned: Vec<Result<Scanned>> =
-            groups.par_iter().map(|g| scan_group(rows, *g, columns, progress)).collect();
+            groups.par_iter().map(|g| scan_or_lose(rows, *g, columns, tolerant, progress)).collect();
         for (group, part) in groups.iter().zip(scanned) {
             let first_of_file = rows.files()[group.file].row_groups[group.row_group].first_row == 0;
             all.append(part?, columns.timed(), first_of_file && !columns.timed())?;
@@ -158,7 +171,27 @@ fn too_many(all: &Scanned, bytes: usize, read: u64, rows: u64) -> Error {
     .hint(format!("the whole index may take {whole:.0} MiB, and --memory-limit must leave room for the data, too; {hint}"))
 }
 
-fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress: &dyn Progress) -> Result<Scanned> {
+/// [`scan_group`]; a row group that cannot be read is lost as a whole, where that is allowed.
+fn scan_or_lose(
+    rows: &RowMap,
+    group: RowGroupRef,
+    columns: &ScanColumns,
+    tolerant: bool,
+    progress: &dyn Progress,
+) -> Result<Scanned> {
+    match scan_group(rows, group, columns, tolerant, progress) {
+        Err(e) if tolerant && is_of_data(&e) => Ok(Scanned { lost: vec![(group, e)], ..Scanned::default() }),
+        other => other,
+    }
+}
+
+fn scan_group(
+    rows: &RowMap,
+    group: RowGroupRef,
+    columns: &ScanColumns,
+    tolerant: bool,
+    progress: &dyn Progress,
+) -> Result<Scanned> {
     let file = &rows.files()[group.file];
     let names = columns.names(file, group);
     let place = |e: Error| e.file(file.name.clone()).row_group(group.row_group);
@@ -167,15 +200,52 @@ fn scan_group(rows: &RowMap, group: RowGroupRef, columns: &ScanColumns, progress
     for batch in file.read(group.row_group, &names, BATCH_ROWS).map_err(place)? {
         let batch = batch.map_err(place)?;
         let row_in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
-        let mut scan = Batch::new(&batch, row_in_file, columns).map_err(place)?;
-        scan.look_at_infos(file, &batch, row_in_file, columns, &mut |leaf, e| {
-            out.odd_infos.entry(leaf).or_insert_with(|| (row, place(e)));
-        });
-        scan.rows(row, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
+        if tolerant {
+            scan_what_can_be(rows, file, &batch, row, row_in_file, columns, &mut out)?;
+        } else {
+            let mut scan = Batch::new(&batch, row_in_file, columns).map_err(place)?;
+            scan.look_at_infos(file, &batch, row_in_file, columns, &mut |leaf, e| {
+                out.odd_infos.entry(leaf).or_insert_with(|| (row, place(e)));
+            });
+            scan.rows(row, false, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
+        }
         row += batch.num_rows() as u64;
         progress.advance(Step { bytes: batch.get_array_memory_size() as u64, ..Step::default() });
     }
     Ok(out)
+}
+
+/// Looks at a batch around the rows that cannot be understood.
+fn scan_what_can_be(
+    map: &RowMap,
+    file: &InputFile,
+    batch: &RecordBatch,
+    row: u64,
+    row_in_file: u64,
+    columns: &ScanColumns,
+    out: &mut Scanned,
+) -> Result<()> {
+    let decode = |start: usize, len: usize| Batch::new(&batch.slice(start, len), row_in_file + start as u64, columns);
+    let (good, bad) = bad_rows(batch.num_rows(), decode)?;
+    for (at, error) in bad {
+        // The rest of a row may be unreadable, and yet the row say whose it is.
+        let only_ids = ScanColumns { eps_id: columns.eps_id.clone(), ..ScanColumns::default() };
+        let who = Batch::new(&batch.slice(at, 1), row_in_file + at as u64, &only_ids).ok().map(|b| b.who(0));
+        let global = row + at as u64;
+        out.bad.push((who, global, map.locate(global, error)));
+    }
+    for (start, mut part) in good {
+        let before = out.bad.len();
+        let (slice, in_file) = (batch.slice(start, part.len), row_in_file + start as u64);
+        part.look_at_infos(file, &slice, in_file, columns, &mut |leaf, e| {
+            out.odd_infos.entry(leaf).or_insert_with(|| (row + start as u64, e.file(file.name.clone())));
+        });
+        part.rows(row + start as u64, true, out).map_err(|(_, e)| e)?;
+        for (_, global, error) in &mut out.bad[before..] {
+            *error = map.locate(*global, error.clone());
+        }
+    }
+    Ok(())
 }
 
 /// A batch's column as `read` makes it of it; `None` where the file does not have it.
@@ -256,7 +326,8 @@ impl Batch {
         }
     }
 
-    fn rows(&self, first_row: u64, out: &mut Scanned) -> Result<(), (usize, Error)> {
+    /// Adds the rows. Where `tolerant`, one that lacks its time or a flag is put aside.
+    fn rows(&self, first_row: u64, tolerant: bool, out: &mut Scanned) -> Result<(), (usize, Error)> {
         // Whose row it is changes rarely; asking for it by id only then keeps strings out of the loop.
         let mut current: Option<(usize, u32)> = None; // (row whose id it is, number)
         let null = |nulls: &Option<NullBuffer>, i: usize| nulls.as_ref().is_some_and(|n| n.is_null(i));
@@ -267,16 +338,15 @@ impl Batch {
             };
             current = Some((i, episode));
             let tail = null(&self.action_nulls, i);
-            let row = ScanRow {
-                row: first_row + i as u64,
-                t: self.t(i)?,
-                done: Done {
-                    terminated: self.flag(self.terminateds.as_ref(), column::TERMINATEDS, i, tail)?,
-                    truncated: self.flag(self.truncateds.as_ref(), column::TRUNCATEDS, i, tail)?,
-                },
-                tail,
-                // Only among several agents there is one that does not act for a while.
-                hanging: tail && self.agents.is_some() && null(&self.obs_nulls, i),
+            // Only among several agents there is one that does not act for a while.
+            let hanging = tail && self.agents.is_some() && null(&self.obs_nulls, i);
+            let row = match self.row(first_row, i, tail, hanging) {
+                Ok(row) => row,
+                Err((_, error)) if tolerant => {
+                    out.bad.push((Some(self.who(i)), first_row + i as u64, error));
+                    continue;
+                }
+                Err(e) => return Err(e),
             };
             if (self.agents.is_some() || self.has_infos) && !tail {
                 for (extra, nulls) in &self.extras {
@@ -288,6 +358,14 @@ impl Batch {
             out.runs.push_row(episode, row);
         }
         Ok(())
+    }
+
+    fn row(&self, first_row: u64, i: usize, tail: bool, hanging: bool) -> Result<ScanRow, (usize, Error)> {
+        // In this order, which is that of the errors.
+        let t = self.t(i)?;
+        let terminated = self.flag(self.terminateds.as_ref(), column::TERMINATEDS, i, tail)?;
+        let truncated = self.flag(self.truncateds.as_ref(), column::TRUNCATEDS, i, tail)?;
+        Ok(ScanRow { row: first_row + i as u64, t, done: Done { terminated, truncated }, tail, hanging })
     }
 
     fn who(&self, i: usize) -> Who {

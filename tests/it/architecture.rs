@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 21] = [
+const ORDER: [&str; 25] = [
     "error",
     "numpy",
     "column",
@@ -24,8 +24,12 @@ const ORDER: [&str; 21] = [
     "pipeline",
     "sink",
     "manifest",
+    "dataset",
+    "verify",
+    "diff",
     "run",
     "plan",
+    "inspect",
 ];
 
 /// Uses that go the other way, each with its reason. The list should only ever get shorter.

@@ -10,7 +10,7 @@ use crate::cli::{gristmill, stderr};
 use crate::support::{Work, batch, bools, f64s, i32s, i64s, lists};
 
 /// 300 episodes of 1 to 400 steps, 60,150 rows in all.
-fn recording() -> RecordBatch {
+pub fn recording() -> RecordBatch {
     let lengths: Vec<usize> = (1..=300).map(|i| (i * 7919) % 400 + 1).collect();
     let (mut ids, mut t, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     for (id, &len) in lengths.iter().enumerate() {
@@ -32,12 +32,12 @@ fn recording() -> RecordBatch {
 }
 
 /// Pieces of `len` rows.
-fn cut(all: &RecordBatch, len: usize) -> Vec<RecordBatch> {
+pub fn cut(all: &RecordBatch, len: usize) -> Vec<RecordBatch> {
     (0..all.num_rows()).step_by(len).map(|at| all.slice(at, len.min(all.num_rows() - at))).collect()
 }
 
 /// Every file of a data set but `run.json`, which tells the time.
-fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+pub fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let mut out = BTreeMap::new();
     let mut todo = vec![dir.to_owned()];
     while let Some(at) = todo.pop() {

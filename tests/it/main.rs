@@ -2,6 +2,7 @@
 
 mod agents;
 mod architecture;
+mod bad_episodes;
 mod bad_files;
 mod bad_items;
 mod bad_job;
@@ -10,8 +11,10 @@ mod cli;
 mod connector_docs;
 mod custom;
 mod determinism;
+mod diff;
 mod golden;
 mod infos;
+mod inspect;
 mod job;
 mod laws;
 mod layouts;
@@ -20,7 +23,9 @@ mod memory;
 mod modules;
 mod output;
 mod references;
+mod resume;
 mod split;
 #[cfg(feature = "sql")]
 mod sql;
 mod support;
+mod verify;

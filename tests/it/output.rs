@@ -23,7 +23,7 @@ fn a_data_set_is_replaced_only_when_asked() {
     let first = work.manifest();
     let refused = work.convert();
     assert_eq!(refused.status.code(), Some(2));
-    contains(&stderr(&refused), &["found a data set of gristmill's", "hint: --overwrite replaces it"]);
+    contains(&stderr(&refused), &["found a data set of gristmill's", "--overwrite replaces it"]);
     assert_eq!(work.manifest_of(&work.convert_with(&["--overwrite"])), first);
     // And by one of another shape.
     work.manifest_of(&work.convert_with(&["--overwrite", "--format", "arrow"]));
@@ -69,7 +69,7 @@ fn what_a_killed_run_leaves_is_no_data_set() {
     fs::write(work.path().join("out/default_policy/part-00000.parquet"), "half").unwrap();
     // Not used by accident, not taken back by a run that it refused, and replaced when asked.
     for _ in 0..2 {
-        work.refuses(2, &["found an unfinished data set of gristmill's", "hint: --overwrite replaces it"]);
+        work.refuses(2, &["found an unfinished data set of gristmill's", "--overwrite replaces it"]);
     }
     assert!(work.path().join("out/default_policy/part-00000.parquet").exists());
     work.manifest_of(&work.convert_with(&["--overwrite"]));

@@ -73,6 +73,6 @@ def test_the_long_job_is_a_job(folder):
 
 
 def test_commands_are_those_that_there_are():
-    for name in ["convert", "plan", "connectors", "schema"]:
+    for name in ["convert", "plan", "inspect", "verify", "diff", "connectors", "schema"]:
         assert f"gristmill {name}" in README
         gristmill(name, "--help")

@@ -17,6 +17,8 @@ Examples:
   gristmill plan job.toml                             check a job, show what will come out
   gristmill convert job.toml                          run it
   gristmill connectors NumpyToTensor                  the options of one connector
+  gristmill inspect logs/                             what is in these files, and what is wrong with them?
+  gristmill verify shards/                            is a data set what its manifest says?
 
 Exit codes: 0 success; 1 the data failed a check; 2 the command, job or input is wrong;
 3 the surroundings failed (disk full, permission).")]
@@ -39,6 +41,21 @@ pub enum Command {
     /// Decides all that schemas and file footers alone can decide, so that a wrong job fails in a second and not after a
     /// terabyte.
     Plan(PlanArgs),
+    /// What is in these files? Episodes, lengths, returns, columns, and every problem.
+    ///
+    /// Reads a recording as a conversion would, but tells all problems instead of stopping at the first one. Of a written
+    /// data set it shows what the manifest says.
+    Inspect(InspectArgs),
+    /// Check a written data set against its manifest and the rules of train batches.
+    ///
+    /// Looks at every byte: files and digests, columns, statistics, and what a learner relies on (masks, padding, flags,
+    /// time steps). Exit code 0 if all is well, 1 if a check failed, 2 if this is no data set.
+    Verify(VerifyArgs),
+    /// Compare two data sets: the same training data? If not, what differs, and by how much.
+    ///
+    /// Rows are matched by module, episode, agent and time step. How a data set is cut into files, its format and its
+    /// compression are no difference. Exit code 0 if nothing differs, 1 if something does.
+    Diff(DiffArgs),
     /// List the connectors, or show the options of one.
     Connectors(ConnectorsArgs),
     /// Print the JSON Schema of a job or of a manifest.
@@ -95,11 +112,13 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "DIR")]
     pub scratch: Option<PathBuf>,
 
-    /// Go on where an interrupted run stopped (not built yet).
+    /// Go on where an interrupted run stopped: shards that it finished are kept, if job and input are the same.
+    ///
+    /// Where nothing was begun, it begins. The result is that of a run that nothing interrupted.
     #[arg(long, conflicts_with = "overwrite")]
     pub resume: bool,
 
-    /// Replace the data set that is in the output directory.
+    /// Replace the data set that is in the output directory, once the new one is whole.
     #[arg(long)]
     pub overwrite: bool,
 
@@ -118,6 +137,90 @@ Examples:
 pub struct PlanArgs {
     #[command(flatten)]
     pub job: JobArgs,
+}
+
+/// `gristmill inspect`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill inspect logs/
+  gristmill inspect logs/*.parquet --job job.toml      with its column names and layout
+  gristmill inspect shards/                            a written data set, from its manifest
+  gristmill inspect logs/ --json > logs.json")]
+pub struct InspectArgs {
+    /// Files, globs or directories of a recording; or the directory of a written data set.
+    #[arg(value_name = "PATH", required = true, num_args = 1..)]
+    pub paths: Vec<String>,
+
+    /// Job file whose `[input]` says how the recording is laid out and which column is which.
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<PathBuf>,
+
+    /// Worker threads [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Print one JSON document on stdout instead of text; errors too.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `gristmill verify`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill verify shards/
+  gristmill verify shards/ --json > checks.json
+  gristmill verify shards/ --quiet && train.py")]
+pub struct VerifyArgs {
+    /// Directory of the data set: the one with `manifest.json`.
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+
+    /// Worker threads [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Print one JSON document on stdout instead of text; errors too.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show nothing but failed checks.
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// `gristmill diff`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  gristmill diff old/ new/
+  gristmill diff old/ new/ --tolerance 1e-6
+  gristmill diff old/ new/ --json > differences.json")]
+pub struct DiffArgs {
+    /// Directory of the first data set.
+    #[arg(value_name = "DIR_A")]
+    pub a: PathBuf,
+
+    /// Directory of the second data set.
+    #[arg(value_name = "DIR_B")]
+    pub b: PathBuf,
+
+    /// Largest absolute or relative difference of two values that still counts as none.
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    pub tolerance: f64,
+
+    /// Worker threads [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Print one JSON document on stdout instead of text; errors too.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Show nothing: the exit code tells.
+    #[arg(long, short)]
+    pub quiet: bool,
 }
 
 /// `gristmill connectors`

@@ -44,6 +44,9 @@ fn run(json: bool) -> Result<(), Failure> {
         Ok(args) => match &args.command {
             Command::Convert(args) => commands::convert::run(args),
             Command::Plan(args) => commands::plan::run(args),
+            Command::Inspect(args) => commands::inspect::run(args),
+            Command::Verify(args) => commands::verify::run(args),
+            Command::Diff(args) => commands::diff::run(args),
             Command::Connectors(args) => commands::connectors::run(args),
             Command::Schema(args) => commands::schema::run(args),
         },

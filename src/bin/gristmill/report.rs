@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use std::io::{ErrorKind, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use gristmill::error::{Error, Kind, Place, visible};
+use gristmill::error::{Error, visible};
 use gristmill::job::Job;
 use gristmill::plan::Plan;
 use gristmill::run::Report;
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::commands::Failure;
 
@@ -39,7 +39,7 @@ pub fn failure(failure: &Failure, json: bool) {
     }
     // Where even this cannot be written, only the exit code is left to tell it.
     if json {
-        let errors: Vec<Value> = failure.errors.iter().map(error_json).collect();
+        let errors: Vec<Value> = failure.errors.iter().map(Error::to_json).collect();
         let _ = print_json(&json!({ "errors": errors }));
     } else {
         let _ = std::io::stderr().lock().write_all(errors_text(&failure.errors).as_bytes());
@@ -84,32 +84,6 @@ fn errors_text(errors: &[Error]) -> String {
         let _ = writeln!(out, "{} errors", errors.len());
     }
     out
-}
-
-fn error_json(error: &Error) -> Value {
-    let kind = match error.kind() {
-        Kind::Data => "data",
-        Kind::Usage => "usage",
-        Kind::Environment => "environment",
-        Kind::Internal => "internal",
-    };
-    json!({ "kind": kind, "what": error.what(), "place": place_json(error.place()), "hint": error.hint_text() })
-}
-
-fn place_json(place: &Place) -> Value {
-    let connector = place.connector.as_ref().map(|(index, name)| json!({ "index": index, "name": name }));
-    let all = [
-        ("job_key", json!(place.job_key)),
-        ("connector", json!(connector)),
-        ("file", json!(place.file)),
-        ("row_group", json!(place.row_group)),
-        ("row", json!(place.row)),
-        ("episode", json!(place.episode)),
-        ("t", json!(place.t)),
-        ("column", json!(place.column)),
-    ];
-    let known = all.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value));
-    Value::Object(known.collect::<Map<_, _>>())
 }
 
 // ---- summaries ------------------------------------------------------------------------------------------------------
@@ -257,7 +231,7 @@ pub fn wrapped(text: &str, width: usize, indent: &str) -> String {
 // ---- numbers --------------------------------------------------------------------------------------------------------
 
 /// `1,234 rows`, `1 row`.
-fn count(n: u64, what: &str) -> String {
+pub fn count(n: u64, what: &str) -> String {
     format!("{} {what}{}", thousands(n), if n == 1 { "" } else { "s" })
 }
 
@@ -343,6 +317,9 @@ mod tests {
             episode_ids: 120,
             steps_in: 12_000,
             duplicates_dropped: 2,
+            bad_episodes: 0,
+            bad_steps: 0,
+            bad_files: 0,
             filtered_out: 0,
             discontinuities: 1,
             problems: vec!["7 steps recorded twice were dropped".to_owned(), "5 episodes are unfinished".to_owned()],
@@ -414,7 +391,7 @@ writes  shards (parquet, zstd:1, 65,536 rows a shard)
         );
         assert_eq!(errors_text(&errors[..1]), "error: a\n  at: job key `x.y`\n  hint: h\n");
         assert_eq!(
-            error_json(&errors[0]),
+            errors[0].to_json(),
             json!({ "kind": "usage", "what": "a", "place": { "job_key": "x.y" }, "hint": "h" })
         );
     }

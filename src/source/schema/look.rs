@@ -8,6 +8,7 @@ use indexmap::IndexMap;
 use super::field_of;
 use super::merge::Merge;
 use crate::error::{Error, Result};
+use crate::source::faults::is_of_data;
 use crate::source::file::InputFile;
 use crate::source::ingest::{LeafSpec, Seen, look};
 
@@ -31,10 +32,15 @@ pub(super) fn look_at_data(columns: &mut IndexMap<String, Merge>, files: &[Arc<I
             }
         }
     }
+    let mut unseen = Vec::new();
     for (at, open) in open.into_iter().enumerate() {
-        look_at_file(columns, files, at, open)?;
+        if let Some((error, open)) = look_at_file(columns, files, at, open)? {
+            unseen.extend(open.into_iter().map(|o| (o.column, o.leaf, error.clone())));
+        }
     }
-    Ok(())
+    // What a damaged file does not show, another one may have. Whoever needs its rows tells the damage.
+    let unknown = unseen.into_iter().find(|(column, leaf, _)| !columns[*column].leaves[*leaf].spec.is_known());
+    unknown.map_or(Ok(()), |(_, _, error)| Err(error))
 }
 
 fn look_at_file(
@@ -42,18 +48,35 @@ fn look_at_file(
     files: &[Arc<InputFile>],
     at: usize,
     mut open: Vec<Open>,
-) -> Result<()> {
+) -> Result<Option<(Error, Vec<Open>)>> {
     let file = &files[at];
     // A few rows first: mostly the very first one answers.
     let mut batch_rows = 16;
+    // A damaged row group is told by whoever needs its rows; here the next one may answer as well.
+    let mut damage = None;
     for (g, group) in file.row_groups.iter().enumerate() {
         if open.is_empty() {
             break;
         }
         let mut row = group.first_row;
         let sources: Vec<String> = open.iter().map(|o| columns[o.column].source.clone()).collect();
-        for batch in file.read(g, &sources, batch_rows)? {
-            let batch = batch?;
+        let batches = match file.read(g, &sources, batch_rows) {
+            Ok(batches) => batches,
+            Err(e) if is_of_data(&e) => {
+                damage.get_or_insert(e);
+                continue;
+            }
+            Err(e) => return Err(e),
+        };
+        for batch in batches {
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(e) if !is_of_data(&e) => return Err(e),
+                Err(e) => {
+                    damage.get_or_insert(e);
+                    break;
+                }
+            };
             let mut left = Vec::new();
             for mut one in open {
                 let merge = &mut columns[one.column];
@@ -65,13 +88,13 @@ fn look_at_file(
             }
             open = left;
             if open.is_empty() {
-                return Ok(());
+                return Ok(None);
             }
             row += batch.num_rows() as u64;
         }
         batch_rows = 8192;
     }
-    Ok(())
+    Ok(damage.filter(|_| !open.is_empty()).map(|e| (e, open)))
 }
 
 /// Whether the leaf stays open.

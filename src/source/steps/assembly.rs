@@ -42,8 +42,18 @@ struct StepColumn {
 /// The columns and nulls of a block of steps.
 fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
     match &block.data {
-        BlockData::Steps { columns, nulls } => Ok((columns, nulls)),
+        BlockData::Steps { columns, nulls, .. } => Ok((columns, nulls)),
         BlockData::Items(_) => Err(Error::internal("a block of items among steps")),
+    }
+}
+
+/// Refuses rows of a block that could not be read.
+fn refuse_bad(block: &Block, start: usize, len: usize) -> Result<()> {
+    let BlockData::Steps { bad, .. } = &block.data else { return Ok(()) };
+    let first = bad.partition_point(|(row, _)| *row < start);
+    match bad.get(first) {
+        Some((row, error)) if *row < start + len => Err(error.clone()),
+        _ => Ok(()),
     }
 }
 
@@ -150,6 +160,7 @@ impl<'a> Assembly<'a> {
         for &span in &self.index.spans[entry.spans.clone()] {
             self.blocks.pieces(span, |piece| {
                 let (columns, nulls) = parts(piece.block)?;
+                refuse_bad(piece.block, piece.start, piece.len)?;
                 self.check_nulls(piece, nulls)?;
                 self.check_others(piece, nulls)?;
                 if self.shape().has_next_obs() {
@@ -221,6 +232,7 @@ impl<'a> Assembly<'a> {
         for (entry, &start) in entries.iter().zip(&batch.offsets) {
             for &(step, row) in entry.hanging() {
                 let (block, i) = self.blocks.row(row)?;
+                refuse_bad(block, i, 1)?;
                 let (columns, nulls) = parts(block)?;
                 let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
                 if !is_null(nulls, at, i) {
@@ -284,6 +296,7 @@ impl<'a> Assembly<'a> {
             let mut trailing = None;
             if let Some(row) = entry.tail() {
                 let (block, at) = self.blocks.row(row)?;
+                refuse_bad(block, at, 1)?;
                 let (columns, nulls) = parts(block)?;
                 let missing = self.recorded().find(|c| root(&c.name) == OBS && is_null(nulls, c.at, at));
                 if let (Some(missing), None) = (missing, recorded) {

@@ -2,6 +2,7 @@
 
 mod assembly;
 mod shape;
+mod tolerant;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use self::assembly::Assembly;
 use self::shape::{Shape, check_next, split_leaves};
 use super::agents;
 use super::blocks::{Block, BlockData, BlockRows, Blocks};
+use super::faults::{self, is_of_data};
 use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
 use super::ingest;
@@ -38,6 +40,7 @@ pub struct StepsSource {
     scan: ScanColumns,
     /// For each leaf of infos, the name of the column that tells where it was recorded.
     masks: Vec<Arc<str>>,
+    tolerant: bool,
 }
 
 impl StepsSource {
@@ -70,7 +73,13 @@ impl StepsSource {
         let notes = shape.unified.notes.clone();
         let infos: Vec<&str> = scan.infos.iter().map(|(_, spec, _)| spec.name.as_str()).collect();
         let masks = column::masks_of(&infos).into_iter().map(Arc::from).collect();
-        Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan, masks })
+        Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan, masks, tolerant: false })
+    }
+
+    /// The same; where `tolerant`, rows that cannot be read become bad rows of their block instead of an error.
+    #[must_use]
+    pub fn tolerant(self, tolerant: bool) -> Self {
+        Self { tolerant, ..self }
     }
 
     /// The name of an info's mask.
@@ -91,6 +100,9 @@ impl StepsSource {
         block_bytes: usize,
         flags: bool,
     ) -> Result<BlockIter> {
+        if self.tolerant {
+            return Ok(Box::new(tolerant::blocks(self, group, layout, flags)));
+        }
         let file = Arc::clone(&self.rows.files()[group.file]);
         let shape = Arc::clone(&self.shape);
         let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
@@ -125,8 +137,11 @@ impl StepsSource {
             }
             let rows = batch.num_rows() as u64;
             let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
-            let block =
-                Block { rows: BlockRows::All(row..row + rows), bytes, data: BlockData::Steps { columns, nulls } };
+            let block = Block {
+                rows: BlockRows::All(row..row + rows),
+                bytes,
+                data: BlockData::Steps { columns, nulls, bad: Vec::new() },
+            };
             row += rows;
             Ok(block)
         });
@@ -135,6 +150,7 @@ impl StepsSource {
 
     fn entries(&self, scanned: &mut Scanned, options: IndexOptions<'_>, index: &mut Index) -> Result<()> {
         let offsets = scanned.runs.sort_by_episode();
+        tolerant::from_scan(self, scanned, &offsets, index);
         let (whose, runs) = (&scanned.runs.ids, &scanned.runs.runs);
         let timed = self.scan.timed();
         let of = |e: usize| &runs[offsets[e]..offsets[e + 1]];
@@ -148,15 +164,26 @@ impl StepsSource {
         // time (duplicates kept) goes to where its own rows start.
         let moves = index.multi_agent || options.duplicates == Duplicates::Keep;
         let mut appearance: HashMap<&EpisodeId, u64> = HashMap::new();
-        for (e, who) in whose.iter().enumerate().filter(|_| moves) {
+        // An owner of bad rows alone has no run.
+        let has_rows = |e: &usize| offsets[*e] < offsets[*e + 1];
+        for (e, who) in whose.iter().enumerate().filter(|(e, _)| moves && has_rows(e)) {
             let row = of(e)[0].span.first();
             appearance.entry(&who.id).and_modify(|first| *first = row.min(*first)).or_insert(row);
         }
         index.episode_ids = if moves { appearance.len() } else { whose.len() } as u64;
         let mut places: Vec<(u64, u64)> = Vec::new();
-        for (e, who) in whose.iter().enumerate() {
-            let all = resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row))
-                .map_err(|e| self.rows.locate(e.row, e.error).episode(who.id.to_string()))?;
+        for (e, who) in whose.iter().enumerate().filter(|(e, _)| has_rows(e)) {
+            let all = match resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row)) {
+                Ok(all) => all,
+                Err(found) => {
+                    let error = self.rows.locate(found.row, found.error).episode(who.id.to_string());
+                    if !(options.tolerant && is_of_data(&error)) {
+                        return Err(error);
+                    }
+                    tolerant::whole_id(index, &who.id, of(e), error);
+                    continue;
+                }
+            };
             let first_row = of(e)[0].span.first();
             for (i, episode) in all.into_iter().enumerate() {
                 let Some(mut entry) = self.entry(who, &episode, options, index)? else { continue };
@@ -173,7 +200,7 @@ impl StepsSource {
             order.sort_by_key(|&i| places[i]);
             index.entries = order.into_iter().map(|i| index.entries[i].clone()).collect();
         }
-        index::number(&mut index.entries)
+        if options.tolerant { faults::leave_out(index) } else { index::number(&mut index.entries) }
     }
 
     /// The module of each episode (of one agent), as an index of [`Index::modules`], which this fills in together
@@ -190,10 +217,14 @@ impl StepsSource {
             {
                 let name = |w: &Who| w.module.as_deref().unwrap_or("none").to_owned();
                 let what = format!("the rows of one agent name two modules, {:?} and {:?}", name(before), name(who));
-                return Err(Error::data(what)
+                let error = Error::data(what)
                     .episode(who.id.to_string())
                     .column(column::MODULE_ID)
-                    .hint("an agent's module must stay the same during an episode"));
+                    .hint("an agent's module must stay the same during an episode");
+                if !options.tolerant {
+                    return Err(error);
+                }
+                index.faults.episode(&who.id, error);
             }
             index.multi_agent |= who.agent.is_some();
             let module = agents::module_of(who, options.agent_to_module)?;
@@ -346,6 +377,7 @@ impl StepsSource {
                 Unfinished::Truncate => done.truncated = true,
                 Unfinished::Drop => {
                     index.oddities.dropped_unfinished_episodes += 1;
+                    index.oddities.dropped_unfinished_entries += 1;
                     index.oddities.dropped_unfinished_steps += steps;
                     return Ok(None);
                 }
@@ -415,9 +447,9 @@ impl Source for StepsSource {
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
-        let mut scanned = scan::scan(&self.rows, &self.scan, options.memory, progress)?;
+        let mut scanned = scan::scan(&self.rows, &self.scan, options.tolerant, options.memory, progress)?;
         self.entries(&mut scanned, options, &mut index)?;
-        if index.steps_read == 0 {
+        if index.steps_read == 0 && index.faults.is_empty() {
             let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
             return Err(self
                 .rows

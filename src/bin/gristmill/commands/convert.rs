@@ -2,25 +2,25 @@
 
 use std::num::NonZeroUsize;
 
-use gristmill::error::Error;
 use gristmill::progress::{Progress, Silent};
 use gristmill::run::{self, Options};
+use gristmill::sink::Existing;
 
 use super::{Failure, load};
 use crate::args::ConvertArgs;
 use crate::{progress, report};
 
 pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
-    if args.resume {
-        let error = Error::usage("--resume is not built yet");
-        return Err(error.hint("--overwrite starts again and gives the same bytes").into());
-    }
     let job = load(&args.job)?;
     let options = Options {
         threads: args.threads.map(NonZeroUsize::get),
         memory_limit: args.memory_limit,
         scratch: args.scratch.clone(),
-        overwrite: args.overwrite,
+        existing: match (args.resume, args.overwrite) {
+            (true, _) => Existing::Resume,
+            (_, true) => Existing::Replace,
+            _ => Existing::Refuse,
+        },
     };
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {

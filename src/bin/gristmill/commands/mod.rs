@@ -2,8 +2,11 @@
 
 pub mod connectors;
 pub mod convert;
+pub mod diff;
+pub mod inspect;
 pub mod plan;
 pub mod schema;
+pub mod verify;
 
 use std::path::{Path, PathBuf};
 
@@ -44,15 +47,15 @@ impl From<Vec<Error>> for Failure {
     }
 }
 
+fn current_dir() -> Result<PathBuf, Failure> {
+    std::env::current_dir().map_err(|e| Error::io("find the current directory", Path::new("."), &e).into())
+}
+
 /// The job that the arguments ask for, checked.
 fn load(args: &JobArgs) -> Result<Job, Failure> {
     let (path, inputs) = job_and_inputs(args);
     let format = args.format.as_deref().map(str::parse).transpose()?;
-    let current_dir = match std::env::current_dir() {
-        Ok(dir) => dir,
-        Err(e) => return Err(Error::io("find the current directory", Path::new("."), &e).into()),
-    };
-    let overrides = Overrides { inputs, output: args.output.clone(), format, current_dir };
+    let overrides = Overrides { inputs, output: args.output.clone(), format, current_dir: current_dir()? };
     let job = match &path {
         Some(path) => Job::load_with(path, &overrides)?,
         None if overrides.inputs.is_empty() => {

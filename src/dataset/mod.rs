@@ -1,0 +1,184 @@
+//! Reading a written data set: its manifest, its modules, the row groups of its shards.
+//!
+//! ```text
+//! Dataset::open(dir)          manifest.json, and nothing in it that no gristmill writes
+//!   modules()                 one a module (of a part, where the data set is split)
+//!     shard(i)                one file, with the columns that the manifest promises
+//!       batches(group, rows)  rows of a row group, column by column
+//! ```
+//!
+//! A manifest is input like any other: it may be damaged, or written to do harm. So its paths are held to lie inside the
+//! data set, its shapes to what a file can hold, and files to the columns and the sizes of row groups that it promises,
+//! before a row is read.
+
+mod check;
+mod read;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use check::{BadPath, check_path};
+pub use read::{Batches, Shard};
+pub(crate) use read::{ids as ids_of, tensor as tensor_of};
+
+use crate::error::{Error, Result};
+use crate::job::TensorStorage;
+use crate::manifest::{Manifest, ModuleRecord};
+use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED};
+use crate::tensor::{DType, TensorType};
+
+/// A manifest larger than this is none: a shard takes about 200 bytes of it.
+const LARGEST_MANIFEST: u64 = 1 << 30;
+
+/// A written data set.
+#[derive(Debug)]
+pub struct Dataset {
+    root: PathBuf,
+    manifest: Manifest,
+    modules: Vec<Module>,
+}
+
+/// The train batch of one module, or of one part of it.
+#[derive(Debug)]
+pub struct Module {
+    name: String,
+    root: PathBuf,
+    record: ModuleRecord,
+    schema: Arc<ShardSchema>,
+}
+
+impl Dataset {
+    /// Opens the data set in `directory`.
+    ///
+    /// # Errors
+    /// Of kind `Usage` if this is no data set, or one of another format version; of kind `Data` if its manifest says
+    /// what no gristmill writes.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let path = directory.join(MANIFEST);
+        let meta = std::fs::symlink_metadata(directory).map_err(|e| Error::io("find the data set", directory, &e))?;
+        if !meta.is_dir() && !directory.is_dir() {
+            return Err(Error::usage("found a file, expected the directory of a data set")
+                .file(directory.display().to_string())
+                .hint("`gristmill inspect` looks into single files"));
+        }
+        match std::fs::metadata(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let error = Error::usage("found no manifest.json").file(directory.display().to_string());
+                return Err(if directory.join(UNFINISHED).exists() {
+                    error.hint("the run that writes here has not finished: `gristmill convert JOB --resume` goes on")
+                } else {
+                    error.hint("a directory without manifest.json is no data set of gristmill's")
+                });
+            }
+            Ok(meta) if !meta.is_file() => {
+                let error = Error::usage("found no regular file, expected a manifest");
+                return Err(error.file(path.display().to_string()));
+            }
+            Ok(meta) if meta.len() > LARGEST_MANIFEST => {
+                let error = Error::usage(format!("found {} bytes, expected a manifest of at most 1 GiB", meta.len()));
+                return Err(error.file(path.display().to_string()));
+            }
+            _ => {}
+        }
+        let manifest = Manifest::load(directory)?;
+        let place = |e: Error| e.file(path.display().to_string());
+        check::check(&manifest).map_err(place)?;
+        let tensors = match manifest.job.pointer("/output/tensors") {
+            None => TensorStorage::default(),
+            Some(found) => serde_json::from_value(found.clone())
+                .map_err(|e| place(Error::data(format!("found {found}: {e}")).job_key("job.output.tensors")))?,
+        };
+        let mut modules = Vec::with_capacity(manifest.modules.len());
+        for (name, record) in &manifest.modules {
+            let schema = schema_of(record, tensors).map_err(|e| place(e.job_key(format!("modules.{name}"))))?;
+            let (name, root, record) = (name.clone(), directory.to_owned(), record.clone());
+            modules.push(Module { name, root, record, schema: Arc::new(schema) });
+        }
+        Ok(Self { root: directory.to_owned(), manifest, modules })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Its description.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// Its modules, in the order of the manifest.
+    #[must_use]
+    pub fn modules(&self) -> &[Module] {
+        &self.modules
+    }
+
+    /// The module of this name (`train/default_policy` in a data set that is split).
+    #[must_use]
+    pub fn module(&self, name: &str) -> Option<&Module> {
+        self.modules.iter().find(|m| m.name == name)
+    }
+}
+
+impl Module {
+    /// Its name in the manifest.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the manifest says of it.
+    #[must_use]
+    pub fn record(&self) -> &ModuleRecord {
+        &self.record
+    }
+
+    /// Its columns. Integers that only tell where a row came from (`t`, ids) are tensors like all others here; text is
+    /// [`ColumnType::Utf8`].
+    #[must_use]
+    pub fn schema(&self) -> &Arc<ShardSchema> {
+        &self.schema
+    }
+
+    /// Position of a column.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.schema.columns.iter().position(|(n, _)| n == name)
+    }
+
+    /// The module's shard number `i`.
+    ///
+    /// # Errors
+    /// If the file is missing, no regular file inside the data set, damaged, or has other columns.
+    pub fn shard(&self, i: usize) -> Result<Shard> {
+        let record = self.record.shards.get(i).ok_or_else(|| Error::internal(format!("there is no shard {i}")))?;
+        Shard::open(&self.root, &record.file, &self.schema)
+    }
+}
+
+/// The columns that the manifest promises.
+fn schema_of(record: &ModuleRecord, tensors: TensorStorage) -> Result<ShardSchema> {
+    let mut columns = Vec::with_capacity(record.columns.len());
+    for column in &record.columns {
+        let ty = match (column.dtype.as_str(), DType::from_name(&column.dtype)) {
+            ("utf8", _) if column.shape.is_empty() => ColumnType::Utf8,
+            (_, Some(dtype)) => ColumnType::Tensor(TensorType::new(dtype, column.shape.clone())),
+            _ => {
+                let what = format!(
+                    "found the dtype {:?} of shape {:?}, expected NumPy's name of one, or `utf8`",
+                    column.dtype, column.shape
+                );
+                return Err(Error::data(what).column(&column.name));
+            }
+        };
+        columns.push((column.name.clone(), ty));
+    }
+    let schema = ShardSchema::new(columns).with_tensors(tensors);
+    schema.check().map_err(|e| {
+        let column = e.place().column.clone().unwrap_or_default();
+        Error::data(e.what().to_owned()).column(column)
+    })?;
+    Ok(schema)
+}

@@ -1,0 +1,262 @@
+//! One shard: a file with the columns that the manifest promises, read row group by row group.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::DataType;
+
+use crate::error::{Error, Result};
+use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
+use crate::source::file::{InputFile, RowGroup};
+use crate::tensor::{DType, Tensor};
+
+/// Raw bytes of a row group that a reader takes on: twice what [`crate::sink::row_group_rows`] aims at. A single row may
+/// be larger.
+const LARGEST_GROUP: usize = 64 << 20;
+
+/// One shard, opened.
+#[derive(Debug, Clone)]
+pub struct Shard {
+    file: Arc<InputFile>,
+    schema: Arc<ShardSchema>,
+}
+
+/// Rows of one row group, in order.
+pub type Batches = Box<dyn Iterator<Item = Result<RowGroupData>> + Send>;
+
+impl Shard {
+    /// Opens the file `name` of the data set in `root`.
+    pub(super) fn open(root: &Path, name: &str, schema: &Arc<ShardSchema>) -> Result<Self> {
+        let path = name.split('/').fold(root.to_owned(), |path, part| path.join(part));
+        let meta = std::fs::symlink_metadata(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => Error::data("the file is missing").file(name),
+            _ => Error::environment(format!("cannot look at the file: {e}")).file(name),
+        })?;
+        if !meta.is_file() {
+            let what = if meta.is_symlink() { "a link" } else { "no regular file" };
+            return Err(Error::data(format!("found {what}, expected a shard")).file(name));
+        }
+        // A folder on the way may be a link out of the data set.
+        let inside = root.canonicalize().and_then(|root| Ok(path.canonicalize()?.starts_with(root)));
+        if !inside.is_ok_and(|inside| inside) {
+            return Err(Error::data("the file lies outside the data set, behind a link").file(name));
+        }
+        let file = InputFile::open_in(&path, root).map_err(|e| as_data(e, name))?;
+        let shard = Self { file: Arc::new(file), schema: Arc::clone(schema) };
+        shard.check_columns()?;
+        shard.check_groups()?;
+        Ok(shard)
+    }
+
+    /// Its path in the manifest.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.file.name
+    }
+
+    /// The name of column `i` of the schema.
+    #[must_use]
+    pub fn column_name(&self, i: usize) -> &str {
+        &self.schema.columns[i].0
+    }
+
+    /// Its row groups, or record batches.
+    #[must_use]
+    pub fn row_groups(&self) -> &[RowGroup] {
+        &self.file.row_groups
+    }
+
+    /// Its rows.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.file.rows()
+    }
+
+    /// Names, order and types as the manifest has them.
+    fn check_columns(&self) -> Result<()> {
+        let expected = self.schema.arrow();
+        let wrong = |what: String| Err(Error::data(what).file(self.name()));
+        let names = |fields: &arrow::datatypes::Fields| {
+            let names: Vec<&str> = fields.iter().map(|f| f.name().as_str()).collect();
+            crate::error::visible(&names.join(", "))
+        };
+        let (found, wanted) = (self.file.schema.fields(), expected.fields());
+        if !found.iter().map(|f| f.name()).eq(wanted.iter().map(|f| f.name())) {
+            return wrong(format!("found the columns {}, expected {}", names(found), names(wanted)));
+        }
+        for (found, wanted) in found.iter().zip(wanted) {
+            // The shape and dtype of a tensor, whether it is stored as a list or as bytes.
+            let shape = |f: &arrow::datatypes::Field| {
+                let get = |key: &str| f.metadata().get(key).cloned();
+                let told = [get("ARROW:extension:metadata"), get("shape"), get("dtype")];
+                let told: Vec<String> = told.into_iter().flatten().collect();
+                (!told.is_empty()).then(|| told.join(" "))
+            };
+            if !found.data_type().equals_datatype(wanted.data_type()) || shape(found) != shape(wanted) {
+                let of = |f: &arrow::datatypes::Field| {
+                    let shape = shape(f).map(|s| format!(" with {s}")).unwrap_or_default();
+                    format!("{}{}", crate::source::ingest::type_name(f), crate::error::visible(&shape))
+                };
+                let error = Error::data(format!("found {}, expected {}", of(found), of(wanted)));
+                return Err(error.file(self.name()).column(found.name().as_str()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Row groups that fit into memory, by the bytes that the schema says they have.
+    fn check_groups(&self) -> Result<()> {
+        let row_bytes = self.schema.row_bytes().max(1);
+        for (i, group) in self.row_groups().iter().enumerate() {
+            if group.rows > 1 && group.rows.saturating_mul(row_bytes) > LARGEST_GROUP {
+                let most = (LARGEST_GROUP / row_bytes).max(1);
+                let error = Error::data(format!("found a row group of {} rows, expected at most {most}", group.rows));
+                return Err(error.file(self.name()).row_group(i));
+            }
+        }
+        Ok(())
+    }
+
+    /// The rows of row group `group` in batches of at most `batch_rows`; of each column in `columns` (positions in the
+    /// schema, rising) one.
+    ///
+    /// # Errors
+    /// If there is no such row group. Damage and nulls are found while iterating, with file, row group, row and column.
+    pub fn batches(&self, group: usize, columns: &[usize], batch_rows: usize) -> Result<Batches> {
+        let names: Vec<String> = columns.iter().map(|&c| self.schema.columns[c].0.clone()).collect();
+        let (shard, columns) = (self.clone(), columns.to_vec());
+        let first = self.row_groups().get(group).map_or(0, |g| g.first_row);
+        let batches = self.file.read(group, &names, batch_rows).map_err(|e| as_data(e, self.name()))?;
+        let mut row = first;
+        Ok(Box::new(batches.map(move |batch| {
+            let batch = batch.map_err(|e| as_data(e, shard.name()))?;
+            let data = shard.decode(&batch, &columns, row).map_err(|e| e.file(shard.name()).row_group(group))?;
+            row += data.rows as u64;
+            Ok(data)
+        })))
+    }
+
+    /// A whole row group: bounded, as every shard is opened only if its row groups are.
+    ///
+    /// # Errors
+    /// See [`Self::batches`].
+    pub fn row_group(&self, group: usize, columns: &[usize]) -> Result<RowGroupData> {
+        let rows = self.row_groups().get(group).map_or(0, |g| g.rows);
+        let mut whole = self.batches(group, columns, rows.max(1))?;
+        let mut parts = Vec::new();
+        for part in &mut whole {
+            parts.push(part?);
+        }
+        match parts.len() {
+            1 => parts.pop().ok_or_else(|| Error::internal("a part vanished")),
+            _ => self.join(&parts, columns),
+        }
+    }
+
+    fn join(&self, parts: &[RowGroupData], columns: &[usize]) -> Result<RowGroupData> {
+        let mut out = Vec::with_capacity(columns.len());
+        for (at, &column) in columns.iter().enumerate() {
+            let (name, ty) = &self.schema.columns[column];
+            out.push(match ty {
+                ColumnType::Tensor(ty) => {
+                    let tensors = parts.iter().filter_map(|p| tensor(&p.columns[at])).cloned().collect::<Vec<_>>();
+                    ColumnData::Tensor(Tensor::concat(ty, &tensors))
+                }
+                ColumnType::Utf8 | ColumnType::Int64 => {
+                    let arrays: Vec<&dyn Array> =
+                        parts.iter().filter_map(|p| ids(&p.columns[at])).map(|a| &**a).collect();
+                    let joined = if arrays.is_empty() {
+                        arrow::array::new_empty_array(&DataType::Utf8)
+                    } else {
+                        arrow::compute::concat(&arrays)
+                            .map_err(|e| Error::data(format!("the ids cannot be joined: {e}")).column(name.as_str()))?
+                    };
+                    ColumnData::Ids(joined)
+                }
+            });
+        }
+        Ok(RowGroupData { rows: parts.iter().map(|p| p.rows).sum(), columns: out })
+    }
+
+    fn decode(&self, batch: &RecordBatch, columns: &[usize], first_row: u64) -> Result<RowGroupData> {
+        let read = |&column: &usize| {
+            let (name, ty) = &self.schema.columns[column];
+            let array =
+                batch.column_by_name(name).ok_or_else(|| Error::internal("a column was not read").column(name))?;
+            decode(array, ty, first_row).map_err(|e| e.column(name.as_str()))
+        };
+        Ok(RowGroupData { rows: batch.num_rows(), columns: columns.iter().map(read).collect::<Result<_>>()? })
+    }
+}
+
+/// The tensor of a column that is one.
+#[must_use]
+pub(crate) fn tensor(data: &ColumnData) -> Option<&Tensor> {
+    match data {
+        ColumnData::Tensor(t) => Some(t),
+        ColumnData::Ids(_) => None,
+    }
+}
+
+/// The text of a column that is some.
+#[must_use]
+pub(crate) fn ids(data: &ColumnData) -> Option<&ArrayRef> {
+    match data {
+        ColumnData::Ids(a) => Some(a),
+        ColumnData::Tensor(_) => None,
+    }
+}
+
+/// One column of a batch. The file's types were checked.
+fn decode(array: &ArrayRef, ty: &ColumnType, first_row: u64) -> Result<ColumnData> {
+    no_nulls(array, 1, first_row)?;
+    let rows = array.len();
+    match ty {
+        ColumnType::Tensor(ty) if ty.shape.is_empty() => {
+            Ok(ColumnData::Tensor(Tensor::from_flat_arrow(array.as_ref(), [], rows)?))
+        }
+        ColumnType::Tensor(ty) if array.as_fixed_size_binary_opt().is_some() => {
+            let bytes = array.as_fixed_size_binary().values().slice_with_length(0, rows * ty.row_bytes());
+            if let (DType::Bool, Some(at)) = (ty.dtype, bytes.iter().position(|b| *b > 1)) {
+                let row = first_row + (at / ty.row_bytes().max(1)) as u64;
+                return Err(Error::data(format!("found the byte {}, expected a boolean: 0 or 1", bytes[at])).row(row));
+            }
+            Ok(ColumnData::Tensor(Tensor::new(ty.clone(), rows, bytes)))
+        }
+        ColumnType::Tensor(ty) => {
+            let list = array.as_fixed_size_list_opt().ok_or_else(|| Error::data("found no fixed-size list"))?;
+            let len = ty.row_elements();
+            no_nulls(list.values(), len, first_row)?;
+            Ok(ColumnData::Tensor(Tensor::from_flat_arrow(list.values().as_ref(), ty.shape.clone(), rows)?))
+        }
+        ColumnType::Utf8 | ColumnType::Int64 => Ok(ColumnData::Ids(Arc::clone(array))),
+    }
+}
+
+fn no_nulls(array: &ArrayRef, elements: usize, first_row: u64) -> Result<()> {
+    let Some(nulls) = array.logical_nulls().filter(|n| n.null_count() > 0) else { return Ok(()) };
+    let at = (0..nulls.len()).find(|&i| nulls.is_null(i)).unwrap_or(0);
+    Err(Error::data("found null, expected a value: no value of a shard is null")
+        .row(first_row + (at / elements.max(1)) as u64))
+}
+
+/// What is wrong with a shard is the data set's fault, not the user's who looks at it.
+fn as_data(error: Error, name: &str) -> Error {
+    use crate::error::Kind;
+    if error.kind() != Kind::Usage {
+        return error.file(name);
+    }
+    let place = error.place();
+    let mut out = Error::data(error.what().to_owned()).file(name);
+    if let Some(group) = place.row_group {
+        out = out.row_group(group);
+    }
+    if let Some(row) = place.row {
+        out = out.row(row);
+    }
+    if let Some(column) = &place.column {
+        out = out.column(column.clone());
+    }
+    out.hint("the shard is damaged: write the data set anew, or copy it again")
+}

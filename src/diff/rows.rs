@@ -1,0 +1,214 @@
+//! Rows of one side by their number in the module, from a few row groups at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::AsArray;
+
+use crate::column::{AGENT_ID, EPS_ID, T};
+use crate::dataset::{Module, Shard, ids_of, tensor_of};
+use crate::error::{Error, Place, Result};
+use crate::sink::{ColumnData, RowGroupData};
+use crate::tensor::{DType, Tensor};
+
+/// Rows that match one another: `len` from row `a` of the first side and from row `b` of the second on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Segment {
+    pub a: u64,
+    pub b: u64,
+    pub len: u64,
+}
+
+/// Row groups kept decoded.
+const KEPT: usize = 3;
+
+/// The shards of a module, opened.
+pub(super) struct Side<'a> {
+    pub module: &'a Module,
+    shards: Vec<Shard>,
+    /// Shard, row group, and the module's number of its first row; one more entry for the end.
+    groups: Vec<(usize, usize, u64)>,
+    rows: u64,
+}
+
+impl<'a> Side<'a> {
+    pub fn open(module: &'a Module) -> Result<Self> {
+        let shards = (0..module.record().shards.len()).map(|i| module.shard(i)).collect::<Result<Vec<_>>>()?;
+        let (mut groups, mut rows) = (Vec::new(), 0);
+        for (i, shard) in shards.iter().enumerate() {
+            for (g, group) in shard.row_groups().iter().enumerate().filter(|(_, g)| g.rows > 0) {
+                groups.push((i, g, rows));
+                rows += group.rows as u64;
+            }
+        }
+        if rows != module.record().rows {
+            let what = format!("found {rows} rows, the manifest says {}", module.record().rows);
+            return Err(Error::data(what).file(module.record().folder.clone()).hint("`gristmill verify` tells more"));
+        }
+        Ok(Self { module, shards, groups, rows })
+    }
+
+    /// Numbers of its row groups.
+    pub fn groups(&self) -> std::ops::Range<usize> {
+        0..self.groups.len()
+    }
+
+    pub fn first_row(&self, group: usize) -> u64 {
+        self.groups.get(group).map_or(self.rows, |g| g.2)
+    }
+
+    /// The key columns of a row group, or of some of its rows.
+    pub fn keys(&self, group: usize) -> Result<Keys> {
+        let (shard, number, _) = self.groups[group];
+        let wanted: Vec<usize> = key_columns(self.module);
+        Keys::of(&self.shards[shard].row_group(number, &wanted)?, self.module, &wanted)
+    }
+
+    /// The row group of a row.
+    pub fn group_of(&self, row: u64) -> Result<usize> {
+        let after = self.groups.partition_point(|g| g.2 <= row);
+        after.checked_sub(1).ok_or_else(|| Error::internal(format!("there is no row {row}")))
+    }
+}
+
+fn key_columns(module: &Module) -> Vec<usize> {
+    let mut out: Vec<usize> = [EPS_ID, AGENT_ID, T].iter().filter_map(|k| module.column(k)).collect();
+    out.sort_unstable();
+    out
+}
+
+/// Whose rows these are, and when.
+#[derive(Debug, Clone)]
+pub(super) struct Keys {
+    ids: Option<ColumnData>,
+    agents: Option<ColumnData>,
+    t: Option<Tensor>,
+    pub rows: usize,
+}
+
+impl Keys {
+    fn of(data: &RowGroupData, module: &Module, columns: &[usize]) -> Result<Self> {
+        let get = |name: &str| {
+            let at = columns.iter().position(|c| Some(*c) == module.column(name))?;
+            data.columns.get(at).cloned()
+        };
+        let t = get(T).and_then(|t| tensor_of(&t).cloned());
+        if let Some(t) = t.as_ref().filter(|t| t.ty().dtype != DType::Int64 || !t.ty().shape.is_empty()) {
+            return Err(Error::data(format!("found {}, expected int64", t.ty())).column(T));
+        }
+        Ok(Self { ids: get(EPS_ID), agents: get(AGENT_ID), t, rows: data.rows })
+    }
+
+    pub fn t(&self, row: usize) -> i64 {
+        self.t.as_ref().map_or(0, |t| t.values::<i64>()[row])
+    }
+
+    /// `id`, or `id (agent)`: as text, so that a data set with integer ids matches one with text.
+    pub fn episode(&self, row: usize) -> String {
+        let text = |data: &ColumnData| match (tensor_of(data), ids_of(data)) {
+            (Some(t), _) if t.ty().dtype == DType::Int64 => t.values::<i64>()[row].to_string(),
+            (_, Some(a)) => a.as_string_opt::<i32>().map_or_else(String::new, |a| a.value(row).to_owned()),
+            _ => String::new(),
+        };
+        let id = self.ids.as_ref().map(text).unwrap_or_default();
+        match &self.agents {
+            Some(agents) => format!("{id} ({})", text(agents)),
+            None => id,
+        }
+    }
+
+    /// Whether two rows are of one episode and agent.
+    pub fn same(&self, a: usize, b: usize) -> bool {
+        let same = |data: &ColumnData| match (tensor_of(data), ids_of(data)) {
+            (Some(t), _) => t.row(a) == t.row(b),
+            (_, Some(ids)) => ids.as_string_opt::<i32>().is_none_or(|ids| ids.value(a) == ids.value(b)),
+            _ => true,
+        };
+        [&self.ids, &self.agents].into_iter().flatten().all(same)
+    }
+}
+
+/// Reads columns of one side, group by group.
+pub(super) struct RowReader<'a> {
+    side: &'a Side<'a>,
+    /// Positions in the side's schema, rising, and of each wanted column its place among them.
+    columns: Vec<usize>,
+    wanted: Vec<usize>,
+    kept: VecDeque<Arc<Group>>,
+}
+
+struct Group {
+    number: usize,
+    data: RowGroupData,
+    keys: Keys,
+}
+
+/// The rows from one on, to the end of its row group.
+pub(super) struct Rows<'a> {
+    reader: &'a RowReader<'a>,
+    group: Arc<Group>,
+    /// The row, inside the group.
+    pub at: usize,
+    /// Rows from it on.
+    pub left: u64,
+}
+
+impl<'a> RowReader<'a> {
+    /// Reads the columns `pairs[..][which]` and the keys.
+    pub fn new(side: &'a Side<'a>, pairs: &[[usize; 2]], which: usize) -> Self {
+        let own: Vec<usize> = pairs.iter().map(|p| p[which]).collect();
+        let mut columns: Vec<usize> = own.iter().copied().chain(key_columns(side.module)).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let wanted = own.iter().filter_map(|c| columns.binary_search(c).ok()).collect();
+        Self { side, columns, wanted, kept: VecDeque::new() }
+    }
+
+    /// The rows from the module's row `row` on.
+    pub fn rows(&mut self, row: u64) -> Result<Rows<'_>> {
+        let number = self.side.group_of(row)?;
+        let group = if let Some(group) = self.kept.iter().find(|g| g.number == number) {
+            Arc::clone(group)
+        } else {
+            let (shard, group, _) = self.side.groups[number];
+            let data = self.side.shards[shard].row_group(group, &self.columns)?;
+            let keys = Keys::of(&data, self.side.module, &self.columns)?;
+            let group = Arc::new(Group { number, data, keys });
+            if self.kept.len() == KEPT {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(Arc::clone(&group));
+            group
+        };
+        let first = self.side.first_row(number);
+        let at = usize::try_from(row - first).map_err(|_| Error::internal("a row group larger than memory"))?;
+        let left = (group.data.rows - at) as u64;
+        Ok(Rows { reader: self, group, at, left })
+    }
+}
+
+impl Rows<'_> {
+    /// Wanted column `i` of the whole group.
+    pub fn column(&self, i: usize) -> Result<&Tensor> {
+        tensor_of(&self.group.data.columns[self.reader.wanted[i]]).ok_or_else(|| Error::internal("a column of text"))
+    }
+
+    /// Episode and time step of a row of the group.
+    pub fn who(&self, row: usize) -> (String, i64) {
+        (self.group.keys.episode(row), self.group.keys.t(row))
+    }
+
+    /// Where a row of the group stands.
+    pub fn place(&self, row: usize, episode: &str, t: i64) -> Place {
+        let (shard, group, _) = self.reader.side.groups[self.group.number];
+        let shard = &self.reader.side.shards[shard];
+        Place {
+            file: Some(shard.name().to_owned()),
+            row_group: Some(group),
+            row: Some(shard.row_groups()[group].first_row + row as u64),
+            episode: Some(episode.to_owned()),
+            t: Some(t),
+            ..Place::default()
+        }
+    }
+}

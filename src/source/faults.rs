@@ -1,0 +1,174 @@
+//! Malformed episodes that the job leaves out (`input.on_bad_episode` = skip or quarantine), and where their rows lie.
+//!
+//! An episode is left out as a whole: all chunks and agents of its id. Half an episode is another episode, and its other
+//! chunks would look back on what is not there any more.
+//!
+//! ```text
+//! first pass    null ids and times, gaps, conflicts, damaged row groups     rows or ids, as far as can be told
+//! check pass    nulls, ragged values, undecodable cells                     episodes, one by one
+//! ```
+
+use std::collections::HashMap;
+
+use super::index::{self, Index, Span};
+use crate::episode::EpisodeId;
+use crate::error::{Error, Kind, Result};
+
+/// One malformed episode, or rows that belong to none.
+#[derive(Debug, Clone)]
+pub struct Fault {
+    /// What is wrong, and where.
+    pub error: Error,
+    /// The episode; none where even its id cannot be read.
+    pub id: Option<EpisodeId>,
+    /// The rows that are left out with it.
+    pub rows: Vec<Span>,
+    /// Episodes (chunks and agents one by one, as [`Index::episodes_read`] counts them) that are left out.
+    pub episodes: u64,
+    /// Their steps.
+    pub steps: u64,
+}
+
+/// What is left out, in the order in which it was found.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    list: Vec<Fault>,
+    by_id: HashMap<EpisodeId, usize>,
+}
+
+/// An input file that could not be opened and is left out.
+#[derive(Debug, Clone)]
+pub struct LostFile {
+    /// What it is called.
+    pub name: String,
+    /// Why.
+    pub error: Error,
+}
+
+/// Whether an error is one of the data, which can be left out: a damaged file is told as the user's, for lack of another
+/// kind.
+#[must_use]
+pub fn is_of_data(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Data | Kind::Usage)
+}
+
+impl Faults {
+    /// The faults.
+    #[must_use]
+    pub fn list(&self) -> &[Fault] {
+        &self.list
+    }
+
+    /// Whether nothing is left out.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether an episode is left out.
+    #[must_use]
+    pub fn has(&self, id: &EpisodeId) -> bool {
+        self.by_id.contains_key(id)
+    }
+
+    /// Sums over all faults: episodes, their steps, and rows that belong to no episode.
+    #[must_use]
+    pub fn sums(&self) -> (u64, u64, u64) {
+        let rows = |f: &Fault| f.rows.iter().map(|s| s.len()).sum::<u64>();
+        self.list.iter().fold((0, 0, 0), |(episodes, steps, strays), f| {
+            (
+                episodes + f.episodes,
+                steps + f.steps,
+                strays + if f.id.is_none() && f.episodes == 0 { rows(f) } else { 0 },
+            )
+        })
+    }
+
+    /// An episode is malformed. Only the first of its errors is kept.
+    pub fn episode(&mut self, id: &EpisodeId, error: Error) -> &mut Fault {
+        let next = self.list.len();
+        let at = *self.by_id.entry(id.clone()).or_insert(next);
+        if at == next {
+            let error = error.episode(id.to_string());
+            self.list.push(Fault { error, id: Some(id.clone()), rows: Vec::new(), episodes: 0, steps: 0 });
+        }
+        &mut self.list[at]
+    }
+
+    /// Rows cannot be told whose they are.
+    pub fn rows(&mut self, rows: Span, error: Error) -> &mut Fault {
+        let at = self.list.len();
+        self.list.push(Fault { error, id: None, rows: vec![rows], episodes: 0, steps: 0 });
+        &mut self.list[at]
+    }
+
+    /// The id's rows and steps are left out with it.
+    pub fn add(&mut self, id: &EpisodeId, rows: impl IntoIterator<Item = Span>, episodes: u64, steps: u64) {
+        let Some(&at) = self.by_id.get(id) else { return };
+        let fault = &mut self.list[at];
+        for span in rows {
+            match fault.rows.last_mut().and_then(|last| Some((last.joined_consecutive(span)?, last))) {
+                Some((joined, last)) => *last = joined,
+                None => fault.rows.push(span),
+            }
+        }
+        fault.episodes += episodes;
+        fault.steps += steps;
+    }
+}
+
+/// Takes the entries of malformed episodes out of the index.
+///
+/// # Errors
+/// If nothing is left.
+pub fn leave_out(index: &mut Index) -> Result<()> {
+    let mut faults = std::mem::take(&mut index.faults);
+    let entries = std::mem::take(&mut index.entries);
+    let any = !entries.is_empty();
+    for entry in entries {
+        if faults.has(&entry.id) {
+            let own = index.spans[entry.spans.clone()].iter().copied();
+            let extra = entry.tail().into_iter().chain(entry.hanging().iter().map(|(_, row)| *row));
+            let rows: Vec<Span> = own.chain(extra.map(Span::one)).collect();
+            faults.add(&entry.id, rows, 1, entry.steps);
+        } else {
+            index.entries.push(entry);
+        }
+    }
+    index.faults = faults;
+    if let (true, Some(first)) =
+        ((any || index.episodes_read > 0) && index.entries.is_empty(), index.faults.list.first())
+    {
+        let bad = index.faults.list.len();
+        let what = format!("none of the episodes is well-formed ({bad} found); the first: {}", first.error.what());
+        let place = first.error.place().clone();
+        return Err(Error::data(what).at(place).hint("`gristmill inspect` lists what is wrong with the input"));
+    }
+    index::number(&mut index.entries)
+}
+
+/// Rows from a place on that could be decoded, and rows that could not.
+type Parts<T> = (Vec<(usize, T)>, Vec<(usize, Error)>);
+
+/// The parts of `rows` that `decode` cannot take, row by row, each with why. `decode` gets a range of rows.
+pub(super) fn bad_rows<T>(rows: usize, mut decode: impl FnMut(usize, usize) -> Result<T>) -> Result<Parts<T>> {
+    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    // Ranges to come, the first one last.
+    let mut todo = vec![(0, rows)];
+    while let Some((start, len)) = todo.pop() {
+        if len == 0 {
+            continue;
+        }
+        match decode(start, len) {
+            Ok(part) => good.push((start, part)),
+            Err(e) if !is_of_data(&e) => return Err(e),
+            Err(e) if len == 1 => bad.push((start, e)),
+            Err(_) => {
+                let half = len / 2;
+                todo.push((start + half, len - half));
+                todo.push((start, half));
+            }
+        }
+    }
+    Ok((good, bad))
+}

@@ -1,0 +1,232 @@
+//! Rows of steps where malformed episodes are left out: what can be read is read, the rest is put aside with its reason.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+
+use super::StepsSource;
+use super::shape::{Leaf, Shape};
+use crate::column;
+use crate::episode::{Columns, EpisodeId, EpisodeLayout};
+use crate::error::{Error, Result};
+use crate::source::blocks::{Block, BlockData, BlockRows, LeafNulls};
+use crate::source::faults::{bad_rows, is_of_data};
+use crate::source::file::InputFile;
+use crate::source::index::{Index, Span};
+use crate::source::ingest;
+use crate::source::rows::RowGroupRef;
+use crate::source::runs::Run;
+use crate::source::scan::Scanned;
+use crate::tensor::{Tensor, TensorBuilder};
+
+/// Decoded bytes of a block. A constant: where a damaged row group breaks off must not depend on the memory that a run has.
+const BLOCK_BYTES: usize = 4 << 20;
+
+/// All runs of an id are left out, for a reason that all of them share.
+pub(super) fn whole_id(index: &mut Index, id: &EpisodeId, runs: &[Run], error: Error) {
+    let steps = runs.iter().filter(|r| !r.tail && !r.hanging).map(|r| r.span.len()).sum();
+    index.faults.episode(id, error);
+    index.faults.add(id, runs.iter().map(|r| r.span), 1, steps);
+    index.episodes_read += 1;
+    index.steps_read += steps;
+}
+
+/// What the scan found: rows without an owner, owners with a bad row, and row groups that are lost.
+pub(super) fn from_scan(source: &StepsSource, scanned: &mut Scanned, offsets: &[usize], index: &mut Index) {
+    let mut bad = std::mem::take(&mut scanned.bad);
+    let lost = std::mem::take(&mut scanned.lost);
+    bad.sort_by_key(|(_, row, _)| *row);
+    // Owners that have no other row are no episode of any run, and are counted here.
+    let mut counted: HashSet<&EpisodeId> = scanned.runs.ids.iter().map(|who| &who.id).collect();
+    for (who, row, error) in &bad {
+        let span = Span::one(*row);
+        let Some(who) = who else {
+            index.faults.rows(span, error.clone());
+            continue;
+        };
+        // Such a row is in no run: it counts as a step of its episode.
+        let episodes = u64::from(counted.insert(&who.id));
+        index.faults.episode(&who.id, error.clone());
+        index.faults.add(&who.id, [span], episodes, 1);
+        index.episodes_read += episodes;
+        index.steps_read += 1;
+    }
+    for (episode, who) in scanned.runs.ids.iter().enumerate() {
+        if offsets[episode] == offsets[episode + 1] {
+            index.faults.add(&who.id, [], 1, 0);
+            index.episodes_read += 1;
+        }
+    }
+    for (group, error) in lost {
+        if !source.scan.timed() {
+            around_a_hole(source, scanned, offsets, group, &error, index);
+        }
+        index.faults.rows(Span::new(group.first_row, group.rows), error);
+    }
+}
+
+/// Without `t` a lost row group leaves no gap that would show. Episodes that may have lost rows in it are left out: those
+/// that were open in the file before it, and the one that the file goes on with behind it.
+fn around_a_hole(
+    source: &StepsSource,
+    scanned: &Scanned,
+    offsets: &[usize],
+    hole: RowGroupRef,
+    error: &Error,
+    index: &mut Index,
+) {
+    let rows = source.rows.groups().iter().filter(|g| g.file == hole.file);
+    let (begin, end) = (rows.clone().map(|g| g.first_row).min(), rows.map(|g| g.first_row + g.rows).max());
+    let (begin, end) = (begin.unwrap_or(hole.first_row), end.unwrap_or(hole.first_row));
+    let mut suspects: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut behind: Option<(u64, usize)> = None;
+    for episode in 0..scanned.runs.ids.len() {
+        let runs = &scanned.runs.runs[offsets[episode]..offsets[episode + 1]];
+        let before = runs.iter().rfind(|r| (begin..hole.first_row).contains(&r.span.first()));
+        if let Some(run) = before.filter(|r| !r.done.any() && !r.tail) {
+            suspects.insert(run.span.first(), episode);
+        }
+        let after =
+            runs.iter().map(|r| r.span.first()).filter(|row| (hole.first_row + hole.rows..end).contains(row)).min();
+        if let Some(row) = after.filter(|row| behind.is_none_or(|(first, _)| *row < first)) {
+            behind = Some((row, episode));
+        }
+    }
+    suspects.extend(behind);
+    for episode in suspects.into_values() {
+        let what = format!("the episode may have lost rows in a row group that cannot be read: {}", error.what());
+        let place = error.place().clone();
+        index.faults.episode(&scanned.runs.ids[episode].id, Error::data(what).at(place));
+    }
+}
+
+/// The blocks of a row group. Rows that cannot be read are zeros, and bad rows of their block.
+pub(super) fn blocks(
+    source: &StepsSource,
+    group: RowGroupRef,
+    layout: &EpisodeLayout,
+    flags: bool,
+) -> impl Iterator<Item = Result<Block>> + Send + use<> {
+    let file = Arc::clone(&source.rows.files()[group.file]);
+    let shape = Arc::clone(&source.shape);
+    let leaves = shape.leaves(layout);
+    // Of all columns, whichever of them are read: every pass must break off at the same row.
+    let row_bytes: usize = shape.steps.iter().chain(&shape.next).map(|(_, ty)| ty.row_bytes()).sum();
+    let batch_rows = (BLOCK_BYTES / row_bytes.max(1)).clamp(1, 65_536);
+    let flag_names: Vec<(&'static str, String)> =
+        [(column::TERMINATEDS, &source.scan.terminateds), (column::TRUNCATEDS, &source.scan.truncateds)]
+            .into_iter()
+            .filter_map(|(name, source)| Some((name, source.clone().filter(|_| flags)?)))
+            .collect();
+    let mut wanted = shape.unified.sources(&file);
+    let tensor_source = |s: &String| shape.unified.columns.iter().any(|c| c.source == *s && !c.leaves.is_empty());
+    wanted.retain(|s| tensor_source(s) || flag_names.iter().any(|(_, f)| f == s));
+    let mut batches = Some(file.read(group.row_group, &wanted, batch_rows));
+    let first_in_file = file.row_groups[group.row_group].first_row;
+    let mut row = group.first_row;
+    let mut broken: Option<Error> = None;
+    std::iter::from_fn(move || {
+        let left = group.first_row + group.rows - row;
+        if left == 0 {
+            return None;
+        }
+        let batch = match &mut batches {
+            Some(Ok(iter)) => iter.next(),
+            Some(Err(e)) => Some(Err(e.clone())),
+            None => None,
+        };
+        let decoded = match batch {
+            Some(Ok(batch)) => {
+                let in_file = first_in_file + (row - group.first_row);
+                what_can_be(&shape, &leaves, &file, &batch, in_file, &flag_names)
+                    .map(|(columns, nulls, bad)| (batch.num_rows(), columns, nulls, bad))
+            }
+            Some(Err(e)) if !is_of_data(&e) => Err(e),
+            other => {
+                // Damaged from here on: zeros, block by block, all of them bad.
+                batches = None;
+                if let Some(Err(e)) = other {
+                    broken.get_or_insert(e);
+                }
+                let error = broken.clone().unwrap_or_else(|| Error::internal("a row group ended early"));
+                let rows = usize::try_from(left).unwrap_or(usize::MAX).min(batch_rows);
+                let columns = leaves.iter().map(|(n, ty)| (Arc::clone(n), Tensor::zeros(ty.clone(), rows)));
+                let mut columns: Columns = columns.collect();
+                for (name, _) in &flag_names {
+                    columns.set(*name, Tensor::from_bools(vec![false; rows]));
+                }
+                Ok((rows, columns, Vec::new(), (0..rows).map(|i| (i, error.clone())).collect()))
+            }
+        };
+        let place = |e: Error| e.file(file.name.clone()).row_group(group.row_group);
+        Some(decoded.map_err(place).map(|(rows, columns, nulls, bad)| {
+            let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
+            let bad = bad.into_iter().map(|(i, e)| (i, place(e))).collect();
+            let block = Block {
+                rows: BlockRows::All(row..row + rows as u64),
+                bytes,
+                data: BlockData::Steps { columns, nulls, bad },
+            };
+            row += rows as u64;
+            block
+        }))
+    })
+}
+
+type Decoded = (Columns, Vec<LeafNulls>, Vec<(usize, Error)>);
+
+/// A batch's columns. Rows that cannot be decoded are zeros.
+fn what_can_be(
+    shape: &Shape,
+    leaves: &[Leaf],
+    file: &InputFile,
+    batch: &RecordBatch,
+    row_in_file: u64,
+    flags: &[(&'static str, String)],
+) -> Result<Decoded> {
+    let rows = batch.num_rows();
+    let decode = |start: usize, len: usize| {
+        let (batch, row) = (batch.slice(start, len), row_in_file + start as u64);
+        let (mut columns, nulls) = shape.decode(leaves, file, &batch, row)?;
+        for (name, source) in flags {
+            if let Some(array) = batch.column_by_name(source) {
+                let values = ingest::flags(array, row).map_err(|e| e.column(*name))?;
+                columns.set(*name, Tensor::from_bools(values.iter().map(|v| v.unwrap_or(false))));
+            }
+        }
+        Ok((columns, nulls))
+    };
+    let (good, bad) = bad_rows(rows, decode)?;
+    let bad = bad.into_iter().map(|(i, e)| (i, e.row(row_in_file + i as u64))).collect();
+    if let [(0, (columns, nulls))] = good.as_slice()
+        && columns.iter().all(|(_, t)| t.rows() == rows)
+    {
+        return Ok((columns.clone(), nulls.clone(), bad));
+    }
+    // Put together around the bad rows, by position: a leaf may stand there in several types.
+    let mut nulls: Vec<LeafNulls> = Vec::new();
+    let flag_type = Tensor::from_bools([]).ty().clone();
+    let names = leaves.iter().map(|(n, ty)| (Arc::clone(n), ty.clone()));
+    let names = names.chain(flags.iter().map(|(n, _)| (Arc::from(*n), flag_type.clone())));
+    let columns = names.enumerate().map(|(at, (name, ty))| {
+        let mut out = TensorBuilder::with_capacity(ty, rows);
+        let mut valid = vec![true; rows];
+        for (start, (part, part_nulls)) in &good {
+            // Flags that the file lacks are in no part.
+            let Some((_, tensor)) = part.iter().nth(at) else { continue };
+            out.extend_zeros(start - out.rows());
+            out.extend(tensor, 0, tensor.rows());
+            if let Some((_, nulls)) = part_nulls.iter().find(|(i, _)| *i == at) {
+                (0..nulls.len()).filter(|i| nulls.is_null(*i)).for_each(|i| valid[start + i] = false);
+            }
+        }
+        out.extend_zeros(rows - out.rows());
+        if valid.contains(&false) {
+            nulls.push((at, valid.into()));
+        }
+        (name, out.finish())
+    });
+    let columns: Columns = columns.collect();
+    Ok((columns, nulls, bad))
+}
