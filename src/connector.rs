@@ -140,6 +140,12 @@ pub trait Survey: Send + Sync {
     /// If the data break a rule that only data can show.
     fn observe(&self, cx: Context<'_>, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Result<Finding>;
 
+    /// What [`Self::observe`] has kept instead of handing it over, for sums that are the same in any order: taken out when
+    /// the pass is over and merged like all other findings, into a survey that may be another one.
+    fn kept(&self) -> Option<Finding> {
+        None
+    }
+
     /// Takes in what was found, unit by unit in dataset order.
     ///
     /// # Errors

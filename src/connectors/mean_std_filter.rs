@@ -131,7 +131,23 @@ type Sums = BTreeMap<Key, ExactMoments>;
 /// The sums so far. They are exact, so it does not matter which thread adds what to which of them.
 struct Pass {
     piece: MeanStdFilter,
+    /// Of units that were looked at, one for each thread that did: a unit's own would be as large as its observations.
     sums: Mutex<Vec<Sums>>,
+    /// Merged.
+    all: Sums,
+}
+
+/// Adds the sums of `other`.
+fn add(all: &mut Sums, other: Sums) -> Result<()> {
+    for (key, own) in other {
+        match all.entry(key) {
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                slot.insert(own);
+            }
+            std::collections::btree_map::Entry::Occupied(mut slot) => slot.get_mut().merge(own)?,
+        }
+    }
+    Ok(())
 }
 
 impl MeanStdFilter {
@@ -263,26 +279,24 @@ impl Survey for Pass {
         Ok(Box::new(()))
     }
 
-    fn merge(&mut self, _: Finding) -> Result<()> {
-        Ok(())
+    fn kept(&self) -> Option<Finding> {
+        let sums = std::mem::take(&mut *self.sums.lock().unwrap_or_else(PoisonError::into_inner));
+        Some(Box::new(sums))
+    }
+
+    fn merge(&mut self, finding: Finding) -> Result<()> {
+        // Units hand over nothing.
+        let Ok(sums) = finding.downcast::<Vec<Sums>>() else { return Ok(()) };
+        sums.into_iter().try_for_each(|sums| add(&mut self.all, sums))
     }
 
     fn finish(self: Box<Self>) -> Result<Box<dyn Any + Send + Sync>> {
-        let mut all = Sums::new();
-        for sums in self.sums.into_inner().unwrap_or_else(PoisonError::into_inner) {
-            for (key, own) in sums {
-                match all.entry(key) {
-                    std::collections::btree_map::Entry::Vacant(slot) => {
-                        slot.insert(own);
-                    }
-                    std::collections::btree_map::Entry::Occupied(mut slot) => slot.get_mut().merge(own)?,
-                }
-            }
-        }
+        let Self { sums, mut all, piece } = *self;
+        sums.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().try_for_each(|s| add(&mut all, s))?;
         let filters: Vec<ColumnFilter> = all
             .into_iter()
             .map(|((agent, column), sums)| {
-                let moments = sums.moments(self.piece.ddof);
+                let moments = sums.moments(piece.ddof);
                 ColumnFilter {
                     agent,
                     column,
@@ -313,7 +327,7 @@ impl Connector for MeanStdFilter {
     }
 
     fn survey(&self, _: Context<'_>) -> Option<Box<dyn Survey>> {
-        Some(Box::new(Pass { piece: self.clone(), sums: Mutex::new(Vec::new()) }))
+        Some(Box::new(Pass { piece: self.clone(), sums: Mutex::default(), all: Sums::new() }))
     }
 
     fn statistics(&self, survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {

@@ -252,6 +252,8 @@ impl<'a> Passes<'a> {
                 _ => Err(Error::internal("a finding of no survey")),
             };
             let fresh = || {
+                // What a start that did not come through has kept.
+                observers.iter().flatten().for_each(|survey| drop(survey.kept()));
                 let mut all = made().unwrap_or_default();
                 // One module at a time has more; to know which would take another pass.
                 let bytes = self.limits.piece_bytes / all.iter().flatten().count().max(1);
@@ -262,6 +264,9 @@ impl<'a> Passes<'a> {
                 Ok(Findings(merge))
             };
             self.run(Pass::Survey { piece, own: &observers }, &surveys, rehearsed, "surveying", fresh)?;
+            for (module, survey) in observers.iter().enumerate() {
+                survey.as_ref().and_then(|s| s.kept()).map_or(Ok(()), |kept| merge((module, kept)))?;
+            }
             let finish = |s: Option<Box<dyn Survey>>| s.map(Survey::finish).transpose();
             let results = own.into_inner().into_iter().map(finish).collect::<Result<_>>();
             surveys.set(piece, results.map_err(|e| self.pipeline.named(piece, e))?);
