@@ -369,6 +369,35 @@ impl Tensor {
         Self { ty: self.ty.clone(), rows: len, data: self.data.slice_with_length(start * n, len * n) }
     }
 
+    /// The rows at `places`, in that order.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn take(&self, places: &[usize]) -> Self {
+        /// Rows of a known size are moved as registers, not by calls of `memcpy`.
+        fn fixed<const N: usize>(bytes: &[u8], places: &[usize], out: &mut MutableBuffer) {
+            let (rows, _) = bytes.as_chunks::<N>();
+            for &i in places {
+                out.extend_from_slice(&rows[i]);
+            }
+        }
+        let n = self.ty.row_bytes();
+        let mut out = MutableBuffer::with_capacity(places.len() * n);
+        match n {
+            0 => {}
+            1 => fixed::<1>(self.bytes(), places, &mut out),
+            2 => fixed::<2>(self.bytes(), places, &mut out),
+            4 => fixed::<4>(self.bytes(), places, &mut out),
+            8 => fixed::<8>(self.bytes(), places, &mut out),
+            16 => fixed::<16>(self.bytes(), places, &mut out),
+            32 => fixed::<32>(self.bytes(), places, &mut out),
+            64 => fixed::<64>(self.bytes(), places, &mut out),
+            _ => places.iter().for_each(|&i| out.extend_from_slice(self.row(i))),
+        }
+        Self { ty: self.ty.clone(), rows: places.len(), data: out.into() }
+    }
+
     /// The same bytes seen as rows of another shape.
     ///
     /// # Panics
@@ -598,6 +627,18 @@ mod tests {
         let arrow = s.to_arrow().unwrap();
         let list = arrow.as_any().downcast_ref::<FixedSizeListArray>().unwrap();
         assert_eq!(Tensor::from_flat_arrow(list.values(), [2], 2).unwrap(), s);
+    }
+
+    #[test]
+    fn rows_are_taken_in_any_order() {
+        for width in [0, 1, 2, 3, 4, 8, 16, 17] {
+            let values: Vec<f32> = (0..u8::try_from(width * 4).unwrap()).map(f32::from).collect();
+            let t = Tensor::new(TensorType::new(DType::Float32, [width]), 4, aligned(bytemuck::cast_slice(&values)));
+            let taken = t.take(&[3, 0, 0]);
+            assert_eq!(taken, Tensor::concat(t.ty(), &[t.slice(3, 1), t.slice(0, 1), t.slice(0, 1)]), "{width}");
+        }
+        let bytes = Tensor::from_values::<u8>([], &[1, 2, 3]);
+        assert_eq!(bytes.take(&[2, 1]).values::<u8>(), [3, 2]);
     }
 
     #[test]

@@ -20,7 +20,6 @@ pub fn check_supported(job: &Job) -> Vec<Error> {
             "using a declared action space",
             "leave it out: no connector needs it yet",
         ),
-        (job.output.shuffle.is_some(), "output.shuffle", "shuffling", "shuffle when the shards are read"),
     ]
     .into_iter()
     .filter(|(asked, ..)| *asked)
@@ -37,7 +36,6 @@ mod tests {
         assert!(check_supported(&Job::for_inputs(vec!["logs/".to_owned()])).is_empty());
         let job = Job::from_toml_str(
             r#"
-            output = { shuffle = { seed = 7 } }
             [input]
             paths = ["x"]
             layout = "minari"
@@ -46,6 +44,6 @@ mod tests {
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(keys, ["input.layout", "input.spaces.actions", "output.shuffle"]);
+        assert_eq!(keys, ["input.layout", "input.spaces.actions"]);
     }
 }

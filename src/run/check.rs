@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::budget::Budget;
+use super::output::Sizes;
 use super::passes::{Passes, Work, name_episode};
 use crate::error::{Error, Result};
 use crate::pipeline::{ModulePlan, Pipeline};
@@ -58,7 +59,7 @@ impl Checker<'_> {
         let mut bad: Vec<(u32, Error)> = Vec::new();
         let Self { source, pipeline, modules, scratch, progress } = self;
         let work = Work { source, index, pipeline, modules, scratch, progress };
-        Passes::new(work, budget, (0, 0))?.sort()?.check(returns, |found| {
+        Passes::new(work, budget, Sizes::default())?.sort()?.check(returns, |found| {
             bad.extend(found.bad);
             for (ordinal, sum) in found.returns {
                 sums[at(ordinal)?] = sum;

@@ -14,6 +14,7 @@ mod quarantine;
 mod reader;
 mod record;
 mod schedule;
+mod shuffle;
 mod split;
 mod units;
 
@@ -27,12 +28,13 @@ use rayon::prelude::*;
 
 use budget::Budget;
 pub use budget::SMALLEST as SMALLEST_MEMORY_LIMIT;
-use output::{Output, Outputs};
+use output::{Output, Outputs, Sizes};
 use pass::{Found, Pass, Written};
 use passes::{Passes, Work};
 use provenance::Provenance;
 pub use record::{ModuleReport, Report};
 use record::{manifest, report};
+use shuffle::Shuffle;
 
 use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
@@ -154,7 +156,7 @@ pub fn convert_with(
                 scratch: &scratch,
                 progress,
             };
-            let returns = returns(&Passes::new(work, budget, (0, 0))?.sort()?)?;
+            let returns = returns(&Passes::new(work, budget, Sizes::default())?.sort()?)?;
             if let Some((layout, layouts)) = all {
                 (index.layout, index.layouts) = (layout, layouts);
             }
@@ -190,10 +192,17 @@ pub fn convert_with(
     let schemas: Vec<ShardSchema> =
         modules.iter().map(|m| output::schema(provenance.columns(), &m.layout.columns, &job.output)).collect();
     schemas.iter().try_for_each(ShardSchema::check)?;
-    let groups = output::group_bytes(&schemas, &job.output);
+    let sizes = Sizes::of(&schemas, &job.output);
     let work =
         Work { source: &*source, index: &index, pipeline: &pipeline, modules: &modules, scratch: &scratch, progress };
-    let passes = Passes::new(work, budget, groups)?;
+    let passes = Passes::new(work, budget, sizes)?;
+
+    let shuffles: Vec<Shuffle> = match &job.output.shuffle {
+        Some(shuffle) => passes.shuffles(shuffle.seed, &schemas),
+        None => Vec::new(),
+    };
+
+    let room = passes.room_of(modules.len());
 
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
     let mut dir = OutputDir::prepare(&job.output_path(), options.existing)?;
@@ -208,7 +217,11 @@ pub fn convert_with(
             let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
             let columns = &module.layout.columns;
             let journal = Arc::clone(&journal);
-            streams.push(Output::new(stream, folder, schema.clone(), columns, &job.output, journal, &kept)?);
+            let output = Output::new(stream, folder, schema.clone(), columns, &job.output, journal, &kept)?;
+            streams.push(match shuffles.get(stream) {
+                Some(shuffle) => output.shuffled(*shuffle, room.clone()),
+                None => output,
+            });
         }
         Ok::<_, Error>(Outputs::new(streams))
     };
@@ -220,7 +233,8 @@ pub fn convert_with(
         dir.clear(&kept)?;
         Ok(Written { outputs: outputs()?, found: Found::default() })
     };
-    let Written { outputs, found } = passes.run(Pass::Convert, &surveys, &mut rehearsed, "converting", fresh)?;
+    let Written { outputs, found } =
+        passes.run(Pass::Convert(&shuffles), &surveys, &mut rehearsed, "converting", fresh)?;
 
     let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
     let quarantine = match job.input.on_bad_episode {

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use super::cutter::{Cut, Cutter, Rows};
+use super::shuffle::{Part, Shuffle, Shuffler};
 use crate::batch;
 use crate::column::LOSS_MASK;
+use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::job::Format;
 use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord};
@@ -73,10 +75,37 @@ pub(super) fn schema(
     ShardSchema::new(provenance.into_iter().chain(all).collect()).with_tensors(output.tensors)
 }
 
-/// Bytes of a row group: of all streams together, and of the largest.
-pub(super) fn group_bytes(schemas: &[ShardSchema], output: &crate::job::Output) -> (usize, usize) {
-    let of = |schema: &ShardSchema| row_group_rows(schema, output.rows_per_shard).saturating_mul(schema.row_bytes());
-    (schemas.iter().map(of).sum(), schemas.iter().map(of).max().unwrap_or(0))
+/// What the output holds in memory.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sizes {
+    /// Bytes of a row group of every stream, together.
+    pub groups: usize,
+    /// Bytes of the largest row group.
+    pub largest: usize,
+    /// Whether rows are brought into another order.
+    pub shuffled: bool,
+}
+
+impl Sizes {
+    /// What streams of these schemas hold.
+    pub fn of(schemas: &[ShardSchema], output: &crate::job::Output) -> Self {
+        let of =
+            |schema: &ShardSchema| row_group_rows(schema, output.rows_per_shard).saturating_mul(schema.row_bytes());
+        Self {
+            groups: schemas.iter().map(of).sum(),
+            largest: schemas.iter().map(of).max().unwrap_or(0),
+            shuffled: output.shuffle.is_some(),
+        }
+    }
+}
+
+/// Rows that a unit brings to a stream.
+#[derive(Debug)]
+pub(super) enum Brought {
+    /// In the order of the data.
+    Rows(Rows),
+    /// By bucket of their order.
+    Parts(Vec<Part>),
 }
 
 /// The shards of all modules.
@@ -89,13 +118,30 @@ impl Outputs {
     }
 
     /// Adds rows to a stream.
-    pub fn push(&mut self, stream: usize, rows: Rows) {
-        self.0[stream].cutter.push(rows);
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    pub fn push(&mut self, stream: usize, rows: Brought) -> Result<()> {
+        let output = &mut self.0[stream];
+        match (rows, &mut output.shuffler) {
+            (Brought::Rows(rows), None) => output.cutter.push(rows),
+            (Brought::Parts(parts), Some(shuffler)) => shuffler.push(parts)?,
+            _ => return Err(Error::internal("rows in two orders")),
+        }
+        Ok(())
     }
 
     /// The next row group to be encoded, of any stream; with `flush` also what is left.
-    pub fn cut(&mut self, flush: bool) -> Option<Cut> {
-        self.0.iter_mut().find_map(|o| o.cutter.next(flush))
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    pub fn cut(&mut self, flush: bool) -> Result<Option<Cut>> {
+        for output in &mut self.0 {
+            if let Some(cut) = output.cut(flush)? {
+                return Ok(Some(cut));
+            }
+        }
+        Ok(None)
     }
 
     /// What encoding a cut needs.
@@ -120,6 +166,7 @@ pub(super) struct Output {
     format: Format,
     module: Arc<ModuleEncoder>,
     cutter: Cutter,
+    shuffler: Option<Shuffler>,
     writer: Option<ShardWriter>,
     journal: Arc<Journal>,
     /// The first shards, as an interrupted run has left them.
@@ -159,6 +206,7 @@ impl Output {
             format: output.format,
             module: Arc::new(ModuleEncoder { encoder, masked, loss_mask, finished: finished.len() }),
             cutter: Cutter::new(stream, output.rows_per_shard, group_rows),
+            shuffler: None,
             writer: None,
             journal,
             finished,
@@ -167,6 +215,26 @@ impl Output {
             stats,
             digests,
         })
+    }
+
+    /// Brings the rows into another order.
+    #[must_use]
+    pub fn shuffled(mut self, shuffle: Shuffle, room: Room) -> Self {
+        self.shuffler = Some(Shuffler::new(shuffle, self.module.encoder.schema(), room));
+        self
+    }
+
+    fn cut(&mut self, flush: bool) -> Result<Option<Cut>> {
+        let Some(shuffler) = self.shuffler.as_mut().filter(|_| flush) else { return Ok(self.cutter.next(flush)) };
+        loop {
+            if let Some(cut) = self.cutter.next(false) {
+                return Ok(Some(cut));
+            }
+            match shuffler.next()? {
+                Some(rows) => self.cutter.push(rows),
+                None => return Ok(self.cutter.next(true)),
+            }
+        }
     }
 
     /// Appends a row group. They come in the order in which they were cut.

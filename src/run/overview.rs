@@ -78,14 +78,14 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
     let with_returns = index.layout.get(REWARDS).is_some_and(|ty| ty.shape.is_empty());
     let scratch = Scratch::new(&std::env::temp_dir());
     let checker = Checker { source, pipeline: &pipeline, modules: &modules, scratch: &scratch, progress };
-    let checked = checker.check(&mut index, budget, with_returns)?;
+    let found = checker.check(&mut index, budget, with_returns)?;
     let rows = choose::rows(&index.entries);
     let mut episodes =
         vec![Episode { last_t: i64::MIN, ..Episode::default() }; rows.iter().map(|r| r + 1).max().unwrap_or(0)];
     for (i, (entry, &row)) in index.entries.iter().zip(&rows).enumerate() {
         let episode = &mut episodes[row];
         episode.length += entry.steps;
-        if let Some(total) = checked.returns.get(i).copied().filter(|_| with_returns) {
+        if let Some(total) = found.returns.get(i).copied().filter(|_| with_returns) {
             episode.total = Some(episode.total.unwrap_or(0.0) + total);
         }
         if entry.t_started >= episode.last_t {
@@ -93,5 +93,5 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
                 (entry.t_started, entry.terminated, entry.truncated);
         }
     }
-    Ok(Overview { index, noticed: checked.noticed, episodes })
+    Ok(Overview { index, noticed: found.noticed, episodes })
 }

@@ -8,10 +8,11 @@ use indexmap::IndexMap;
 
 use super::check::Checked;
 use super::cutter::{Cut, Rows};
-use super::output::{Encoded, ModuleEncoder, Outputs};
+use super::output::{Brought, Encoded, ModuleEncoder, Outputs};
 use super::provenance::Provenance;
 use super::reader::{Delivery, Feed, ReadTask};
 use super::schedule::{Taker, Work};
+use super::shuffle::Shuffle;
 use super::units::Unit;
 use crate::batch::ModuleBatch;
 use crate::connector::{Connector, Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs, Room};
@@ -60,8 +61,8 @@ pub(super) enum Pass<'a> {
     Survey { piece: usize, own: &'a Surveyors },
     /// What an ordered piece must know beforehand.
     Rehearse { piece: usize, own: &'a dyn Rehearsal },
-    /// The batch.
-    Convert,
+    /// The batch; its rows in these orders, by stream, or in that of the data if there are none.
+    Convert(&'a [Shuffle]),
 }
 
 impl Pass<'_> {
@@ -70,7 +71,7 @@ impl Pass<'_> {
         match self {
             Pass::Check { .. } | Pass::Returns => 0,
             Pass::Survey { piece, .. } | Pass::Rehearse { piece, .. } => piece,
-            Pass::Convert => pipeline.len(),
+            Pass::Convert(_) => pipeline.len(),
         }
     }
 }
@@ -102,7 +103,7 @@ pub(super) struct State {
 
 /// What a unit brings in the end.
 pub(super) struct Done {
-    rows: Vec<(usize, Rows)>,
+    rows: Vec<(usize, Brought)>,
     findings: Vec<(usize, Finding)>,
     found: Found,
 }
@@ -215,21 +216,27 @@ impl Work for Conversion<'_> {
             Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
             Pass::Survey { piece, own } => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
             Pass::Rehearse { piece, own } => vec![(0, self.pipeline.rehearse(piece, own, &unit)?)],
-            Pass::Convert => Vec::new(),
+            Pass::Convert(_) => Vec::new(),
         };
-        if !matches!(self.pass, Pass::Convert) {
+        let Pass::Convert(shuffles) = self.pass else {
             return Ok(Done { rows: Vec::new(), findings, found });
-        }
+        };
         let mut all = Vec::with_capacity(unit.len());
         for share in unit {
             let module = &self.modules[share.module];
             keeps_promise(&module.layout, &share.batch)?;
             found.pipeline_steps_out += share.episodes.steps_len() as u64;
             let windows = share.batch.windows().map(|w| &**w);
+            let shuffle = shuffles.get(share.module).map(|s| (*s, s.keys(&share.episodes, windows)));
             let mut columns = self.provenance.values(&share.episodes, windows)?;
             columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
             let rows = columns.first().map_or(0, ColumnData::rows);
-            all.push((share.module, Rows { rows, columns }));
+            let rows = Rows { rows, columns };
+            let brought = match shuffle {
+                Some((shuffle, keys)) => Brought::Parts(shuffle.scatter(rows, keys)),
+                None => Brought::Rows(rows),
+            };
+            all.push((share.module, brought));
         }
         Ok(Done { rows: all, findings: Vec::new(), found })
     }
@@ -252,12 +259,12 @@ impl Taker<Done> for Written {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
         for (stream, rows) in done.rows {
-            self.outputs.push(stream, rows);
+            self.outputs.push(stream, rows)?;
         }
         Ok(())
     }
 
-    fn cut(&mut self, flush: bool) -> Option<Cut> {
+    fn cut(&mut self, flush: bool) -> Result<Option<Cut>> {
         self.outputs.cut(flush)
     }
 
@@ -281,8 +288,8 @@ impl<F: FnMut((usize, Finding)) -> Result<()>> Taker<Done> for Findings<F> {
         done.findings.into_iter().try_for_each(&mut self.0)
     }
 
-    fn cut(&mut self, _: bool) -> Option<Cut> {
-        None
+    fn cut(&mut self, _: bool) -> Result<Option<Cut>> {
+        Ok(None)
     }
 
     fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {

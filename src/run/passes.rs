@@ -16,10 +16,12 @@ use indexmap::IndexMap;
 use super::budget::{self, Budget, Limits, Needs};
 use super::check::Checked;
 use super::exchange::{self, Exchange};
+use super::output::Sizes;
 use super::pass::{Conversion, Done, Findings, Merge, Pass};
 use super::provenance::Provenance;
 use super::reader::{Feed, Reader};
 use super::schedule::{self, Taker};
+use super::shuffle::Shuffle;
 use super::split::Basis;
 use super::units::{self, Unit};
 use crate::connector::{Rehearsed, Room, Survey};
@@ -27,6 +29,7 @@ use crate::error::{Error, Result};
 use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
+use crate::sink::ShardSchema;
 use crate::source::Source;
 use crate::source::index::Index;
 
@@ -57,7 +60,7 @@ pub(super) fn needs(
     index: &Index,
     pipeline: &Pipeline,
     modules: &[ModulePlan],
-    (waiting_groups, group): (usize, usize),
+    sizes: Sizes,
 ) -> Needs {
     let period = modules.iter().map(|m| m.layout.period()).max().unwrap_or(1) as u64;
     let step_out = modules.iter().map(|m| m.layout.step_bytes()).max().unwrap_or(0);
@@ -69,9 +72,9 @@ pub(super) fn needs(
         step_in: index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum(),
         step_out,
         period,
-        waiting_groups: waiting_groups.min(all),
-        group: group.min(all),
-        keepers: pipeline.keepers(modules),
+        waiting_groups: sizes.groups.min(all),
+        group: sizes.largest.min(all),
+        keepers: pipeline.keepers(modules) + usize::from(sizes.shuffled),
     }
 }
 
@@ -91,9 +94,9 @@ impl<'a> Passes<'a> {
     ///
     /// # Errors
     /// If it is too small for what must be in it.
-    pub fn new(work: Work<'a>, budget: Budget, groups: (usize, usize)) -> Result<Self> {
+    pub fn new(work: Work<'a>, budget: Budget, sizes: Sizes) -> Result<Self> {
         let Work { source, index, pipeline, modules, scratch, progress } = work;
-        let needs = needs(source, index, pipeline, modules, groups);
+        let needs = needs(source, index, pipeline, modules, sizes);
         let step_bytes = needs.step_in.max(needs.step_out);
         let index_bytes = budget::index_bytes(index);
         let mut limits = budget.share(index_bytes, &needs)?;
@@ -154,9 +157,27 @@ impl<'a> Passes<'a> {
         Ok(self)
     }
 
-    /// Room for what a piece keeps.
-    fn room(&self) -> Room {
+    /// Room for what a piece keeps, or what is brought into another order.
+    pub fn room(&self) -> Room {
         Room { bytes: self.limits.piece_bytes, scratch: self.scratch.clone() }
+    }
+
+    /// The same for one of `n` that share it.
+    pub fn room_of(&self, n: usize) -> Room {
+        Room { bytes: self.limits.piece_bytes / n.max(1), ..self.room() }
+    }
+
+    /// The orders of shuffled streams of these schemas.
+    pub fn shuffles(&self, seed: u64, schemas: &[ShardSchema]) -> Vec<Shuffle> {
+        let room = self.room_of(schemas.len()).bytes;
+        let mut bytes = vec![0_u64; schemas.len()];
+        for entry in &self.index.entries {
+            // A step makes at most one row; sequences are fewer, and as much larger.
+            let module = entry.module as usize;
+            let step = (self.modules[module].layout.step_bytes() + PROVENANCE) as u64;
+            bytes[module] = bytes[module].saturating_add(entry.steps.saturating_mul(step));
+        }
+        bytes.into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
     }
 
     /// One pass. `rehearsed` holds what ordered pieces know from a rehearsal, by piece.

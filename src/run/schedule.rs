@@ -62,7 +62,10 @@ pub(super) trait Taker<D> {
     /// Takes in the next unit.
     fn take(&mut self, done: D) -> Result<()>;
     /// A row group to be encoded, if one is full; with `flush` also what is left.
-    fn cut(&mut self, flush: bool) -> Option<Cut>;
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    fn cut(&mut self, flush: bool) -> Result<Option<Cut>>;
     /// What encoding a cut needs.
     fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder>;
     /// Takes in the next encoded row group.
@@ -174,7 +177,7 @@ pub(super) fn run<W: Work>(
 
             // Row groups of what units brought, in order.
             while cuts - appended < limits.groups
-                && let Some(cut) = taker.cut(finished == units.len())
+                && let Some(cut) = taker.cut(finished == units.len())?
             {
                 let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
                 scope.spawn(move |_| {

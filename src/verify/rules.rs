@@ -131,10 +131,16 @@ impl Rules {
         } else {
             rules.flags = flags.into_iter().flatten().collect();
         }
+        let shuffled = job.as_ref().is_some_and(|j| j.output.shuffle.is_some());
         let moved =
             job.as_ref().is_none_or(|j| j.learner.compat == Compat::Rllib260 || j.input.duplicates == Duplicates::Keep);
         if moved {
             let why = "the job keeps RLlib's order of rows, or copies of episodes";
+            tally.skip(Time, why);
+            tally.skip(Flags, why);
+            rules.flags.clear();
+        } else if shuffled {
+            let why = "the job shuffles rows";
             tally.skip(Time, why);
             tally.skip(Flags, why);
             rules.flags.clear();

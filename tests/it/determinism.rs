@@ -85,6 +85,40 @@ fn threads_and_memory_change_no_byte() {
     }
 }
 
+/// Ids, times and one column of the data set's rows, as text.
+fn rows(work: &Work) -> Vec<String> {
+    let all = work.rows();
+    let format = arrow::util::display::FormatOptions::default();
+    let columns = ["eps_id", "t", "obs"]
+        .map(|name| arrow::util::display::ArrayFormatter::try_new(all.column_by_name(name).unwrap(), &format).unwrap());
+    (0..all.num_rows()).map(|i| columns.each_ref().map(|c| c.value(i).to_string()).join(" ")).collect()
+}
+
+#[test]
+fn rows_are_shuffled_by_the_seed_alone() {
+    let work = Work::of_batches(&cut(&recording(), 5000));
+    let stateless = "[output]\nrows_per_shard = 7000\n";
+    for job in [stateless, JOB] {
+        let shuffled = |seed: u32| format!("{job}shuffle = {{ seed = {seed} }}\n");
+        let plain = written(&work, job, &[]);
+        let one = written(&work, &shuffled(7), &["--threads", "1"]);
+        let (content, verified) = (rows(&work), gristmill(&["verify", "out"], work.path()));
+        assert_eq!(verified.status.code(), Some(0), "{}", stderr(&verified));
+        for flags in [&["--threads", "3"] as &[&str], &["--memory-limit", "64MiB"]] {
+            assert!(written(&work, &shuffled(7), flags) == one, "{flags:?}");
+        }
+        assert!(written(&work, &shuffled(8), &[]) != one);
+        assert!(plain != one);
+        written(&work, job, &[]);
+        let mut sorted = rows(&work);
+        assert!(sorted != content);
+        sorted.sort_unstable();
+        let mut content = content;
+        content.sort_unstable();
+        assert!(sorted == content, "the same rows in another order");
+    }
+}
+
 /// Environments that take turns, a row each; `shuffled`: in an order of no pattern. Rows of 1 KiB, 24 MiB in all, and
 /// all episodes are alive from the first rows to the last.
 fn interleaved(shuffled: bool) -> Vec<RecordBatch> {
