@@ -375,26 +375,8 @@ impl Tensor {
     /// If there is no such row.
     #[must_use]
     pub fn take(&self, places: &[usize]) -> Self {
-        /// Rows of a known size are moved as registers, not by calls of `memcpy`.
-        fn fixed<const N: usize>(bytes: &[u8], places: &[usize], out: &mut MutableBuffer) {
-            let (rows, _) = bytes.as_chunks::<N>();
-            for &i in places {
-                out.extend_from_slice(&rows[i]);
-            }
-        }
-        let n = self.ty.row_bytes();
-        let mut out = MutableBuffer::with_capacity(places.len() * n);
-        match n {
-            0 => {}
-            1 => fixed::<1>(self.bytes(), places, &mut out),
-            2 => fixed::<2>(self.bytes(), places, &mut out),
-            4 => fixed::<4>(self.bytes(), places, &mut out),
-            8 => fixed::<8>(self.bytes(), places, &mut out),
-            16 => fixed::<16>(self.bytes(), places, &mut out),
-            32 => fixed::<32>(self.bytes(), places, &mut out),
-            64 => fixed::<64>(self.bytes(), places, &mut out),
-            _ => places.iter().for_each(|&i| out.extend_from_slice(self.row(i))),
-        }
+        let mut out = MutableBuffer::with_capacity(places.len() * self.ty.row_bytes());
+        copy_rows(&mut out, self.bytes(), self.ty.row_bytes(), places.iter().copied());
         Self { ty: self.ty.clone(), rows: places.len(), data: out.into() }
     }
 
@@ -531,6 +513,36 @@ impl Tensor {
     }
 }
 
+/// Appends the rows at `places`, each of `size` bytes.
+fn copy_rows(out: &mut MutableBuffer, bytes: &[u8], size: usize, places: impl Iterator<Item = usize>) {
+    /// Rows of a known size are moved as registers, not by calls of `memcpy`, and room is made once.
+    fn fixed<const N: usize>(out: &mut MutableBuffer, bytes: &[u8], places: impl Iterator<Item = usize>) {
+        let (rows, _) = bytes.as_chunks::<N>();
+        let mut few = [[0; N]; 64];
+        let mut n = 0;
+        for i in places {
+            few[n] = rows[i];
+            n += 1;
+            if n == few.len() {
+                out.extend_from_slice(few.as_flattened());
+                n = 0;
+            }
+        }
+        out.extend_from_slice(few[..n].as_flattened());
+    }
+    match size {
+        0 => {}
+        1 => fixed::<1>(out, bytes, places),
+        2 => fixed::<2>(out, bytes, places),
+        4 => fixed::<4>(out, bytes, places),
+        8 => fixed::<8>(out, bytes, places),
+        16 => fixed::<16>(out, bytes, places),
+        32 => fixed::<32>(out, bytes, places),
+        64 => fixed::<64>(out, bytes, places),
+        _ => places.for_each(|i| out.extend_from_slice(&bytes[i * size..(i + 1) * size])),
+    }
+}
+
 /// The raw elements of a flat Arrow array (booleans spread to bytes). Nulls are the caller's to refuse.
 fn element_bytes(elements: &dyn Array, dtype: DType) -> Result<Buffer> {
     if dtype == DType::Bool {
@@ -592,6 +604,20 @@ impl TensorBuilder {
         self.rows += len;
     }
 
+    /// Appends `len` rows of `from`: row `start`, and each `step`th after it.
+    ///
+    /// # Panics
+    /// If the types differ, or there is no such row.
+    pub fn extend_strided(&mut self, from: &Tensor, start: usize, len: usize, step: usize) {
+        if step == 1 {
+            return self.extend(from, start, len);
+        }
+        assert_eq!(self.ty, from.ty, "parts of one column");
+        let places = (start..).step_by(step).take(len);
+        copy_rows(&mut self.data, from.bytes(), self.ty.row_bytes(), places);
+        self.rows += len;
+    }
+
     /// Appends whole rows from raw bytes in native byte order.
     ///
     /// # Panics
@@ -639,6 +665,13 @@ mod tests {
         }
         let bytes = Tensor::from_values::<u8>([], &[1, 2, 3]);
         assert_eq!(bytes.take(&[2, 1]).values::<u8>(), [3, 2]);
+        let many: Vec<u16> = (0..1000).collect();
+        let many = Tensor::from_values::<u16>([], &many);
+        let mut out = TensorBuilder::with_capacity(many.ty().clone(), 0);
+        out.extend_strided(&many, 1, 150, 3);
+        out.extend_strided(&many, 7, 2, 1);
+        let expected: Vec<u16> = (0..150).map(|i| 1 + 3 * i).chain([7, 8]).collect();
+        assert_eq!(out.finish().values::<u16>(), expected);
     }
 
     #[test]

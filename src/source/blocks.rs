@@ -113,6 +113,21 @@ pub struct Piece<'a> {
     pub start: usize,
     /// Number of rows.
     pub len: usize,
+    /// The distance from one of its rows to the next.
+    pub step: usize,
+}
+
+impl Piece<'_> {
+    /// Row number `i` of the piece, inside the block.
+    #[must_use]
+    pub const fn row(&self, i: usize) -> usize {
+        self.start + i * self.step
+    }
+
+    /// Its rows inside the block, in order.
+    pub fn rows(&self) -> impl Iterator<Item = usize> + use<> {
+        (self.start..).step_by(self.step).take(self.len)
+    }
 }
 
 impl Blocks {
@@ -134,9 +149,16 @@ impl Blocks {
             let row = span.row(done);
             i += self.0[i..].iter().take_while(|b| b.rows.end() <= row).count();
             let (block, start, gapless) = self.find(i, row)?;
-            let len = if span.stride() == 1 { gapless.min(span.len() - done) } else { 1 };
-            let len_here = usize::try_from(len).map_err(|_| Error::internal("a block larger than memory"))?;
-            visit(Piece { block, start, len: len_here })?;
+            let size = |n: u64| usize::try_from(n).map_err(|_| Error::internal("a block larger than memory"));
+            let (len, step) = match &block.rows {
+                _ if span.stride() == 1 => (gapless.min(span.len() - done), 1),
+                // Equal distances between rows are equal distances in a block without gaps.
+                BlockRows::All(rows) => {
+                    ((rows.end - row).div_ceil(span.stride()).min(span.len() - done), size(span.stride())?)
+                }
+                BlockRows::Some(_) => (1, 1),
+            };
+            visit(Piece { block, start, len: size(len)?, step })?;
             done += len;
         }
         Ok(())
@@ -182,7 +204,7 @@ mod tests {
             blocks
                 .pieces(span, |piece| {
                     let BlockData::Steps { columns, .. } = &piece.block.data else { panic!("steps") };
-                    rows.extend_from_slice(columns.at(0).slice(piece.start, piece.len).values::<i64>());
+                    rows.extend(piece.rows().map(|i| columns.at(0).values::<i64>()[i]));
                     pieces += 1;
                     Ok(())
                 })
@@ -192,7 +214,10 @@ mod tests {
         assert_eq!(found(Span::new(12, 3)).unwrap(), (vec![12, 13, 14], 1));
         let strided =
             [2, 6, 10, 14, 18, 22, 26].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap();
-        assert_eq!(found(strided).unwrap().0, [2, 6, 10, 14, 18, 22, 26]);
+        // 2; 6; and one by one where a block has gaps.
+        assert_eq!(found(strided).unwrap(), (vec![2, 6, 10, 14, 18, 22, 26], 7));
+        let in_turn = [0, 3, 6, 9].map(Span::one).into_iter().reduce(|a, b| a.joined(b).unwrap()).unwrap();
+        assert_eq!(found(in_turn).unwrap(), (vec![0, 3, 6, 9], 2));
         assert!(found(Span::new(10, 2)).unwrap_err().what().contains("row 11"));
         assert!(found(Span::one(27)).is_err());
         assert_eq!(blocks.row(13).unwrap().1, 2);

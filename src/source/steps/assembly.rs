@@ -48,12 +48,14 @@ fn parts(block: &Block) -> Result<(&Columns, &[LeafNulls])> {
 }
 
 /// Refuses rows of a block that could not be read.
-fn refuse_bad(block: &Block, start: usize, len: usize) -> Result<()> {
-    let BlockData::Steps { bad, .. } = &block.data else { return Ok(()) };
-    let first = bad.partition_point(|(row, _)| *row < start);
-    match bad.get(first) {
-        Some((row, error)) if *row < start + len => Err(error.clone()),
-        _ => Ok(()),
+fn refuse_bad(piece: Piece<'_>) -> Result<()> {
+    let BlockData::Steps { bad, .. } = &piece.block.data else { return Ok(()) };
+    let first = bad.partition_point(|(row, _)| *row < piece.start);
+    let end = piece.row(piece.len.saturating_sub(1)) + 1;
+    let own = |row: usize| (row - piece.start).is_multiple_of(piece.step);
+    match bad[first..].iter().take_while(|(row, _)| *row < end).find(|(row, _)| own(*row)) {
+        Some((_, error)) => Err(error.clone()),
+        None => Ok(()),
     }
 }
 
@@ -112,10 +114,10 @@ impl<'a> Assembly<'a> {
     /// The step columns over `spans`: slices where the rows lie in one block, else copies of whole spans. Masks are
     /// left for [`Self::add_masks`], but have their place.
     pub(super) fn gather(&self, spans: &[Span], steps: usize) -> Result<Columns> {
-        let mut pieces: Vec<(&Columns, usize, usize)> = Vec::new();
+        let mut pieces: Vec<(&Columns, Piece<'_>)> = Vec::new();
         for &span in spans {
             self.blocks.pieces(span, |piece| {
-                pieces.push((parts(piece.block)?.0, piece.start, piece.len));
+                pieces.push((parts(piece.block)?.0, piece));
                 Ok(())
             })?;
         }
@@ -124,12 +126,12 @@ impl<'a> Assembly<'a> {
             if c.is_mask {
                 return (name, Tensor::from_bools([]));
             }
-            if let [(columns, start, len)] = pieces.as_slice() {
+            if let [(columns, Piece { start, len, step: 1, .. })] = pieces.as_slice() {
                 return (name, columns.at(c.at).slice(*start, *len));
             }
             let mut out = TensorBuilder::with_capacity(ty.clone(), steps);
-            for (columns, start, len) in &pieces {
-                out.extend(columns.at(c.at), *start, *len);
+            for (columns, piece) in &pieces {
+                out.extend_strided(columns.at(c.at), piece.start, piece.len, piece.step);
             }
             (name, out.finish())
         };
@@ -143,8 +145,7 @@ impl<'a> Assembly<'a> {
             for &span in spans {
                 self.blocks.pieces(span, |piece| {
                     let nulls = nulls_of(parts(piece.block)?.1, column.at);
-                    let rows = piece.start..piece.start + piece.len;
-                    mask.extend(rows.map(|row| nulls.is_none_or(|n| n.is_valid(row))));
+                    mask.extend(piece.rows().map(|row| nulls.is_none_or(|n| n.is_valid(row))));
                     Ok(())
                 })?;
             }
@@ -160,13 +161,13 @@ impl<'a> Assembly<'a> {
         for &span in &self.index.spans[entry.spans.clone()] {
             self.blocks.pieces(span, |piece| {
                 let (columns, nulls) = parts(piece.block)?;
-                refuse_bad(piece.block, piece.start, piece.len)?;
+                refuse_bad(piece)?;
                 self.check_nulls(piece, nulls)?;
                 self.check_others(piece, nulls)?;
                 if self.shape().has_next_obs() {
                     self.compare_seam(before, piece, noticed)?;
                     self.compare_inside(piece, noticed)?;
-                    let last = piece.start + piece.len - 1;
+                    let last = piece.row(piece.len - 1);
                     before = (!self.next_obs_is_null(nulls, last)).then_some((columns, last));
                 }
                 Ok(())
@@ -178,12 +179,8 @@ impl<'a> Assembly<'a> {
     /// Refuses nulls in the module's columns. Infos may have them.
     fn check_nulls(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
         for column in self.recorded().filter(|c| root(&c.name) != INFOS) {
-            let here = nulls_of(nulls, column.at).map(|n| n.slice(piece.start, piece.len));
-            let Some(i) = here.filter(|n| n.null_count() > 0).and_then(|n| (0..piece.len).find(|&i| n.is_null(i)))
-            else {
-                continue;
-            };
-            let at = piece.start + i;
+            let here = nulls_of(nulls, column.at).filter(|n| n.null_count() > 0);
+            let Some(at) = here.and_then(|n| piece.rows().find(|&row| n.is_null(row))) else { continue };
             let mut others = (0..self.all.len()).filter(|&c| c != column.at && self.all[c].0 == column.name);
             let error = match others.find(|&c| !is_null(nulls, c, at)) {
                 Some(other) => Error::data(format!(
@@ -209,7 +206,7 @@ impl<'a> Assembly<'a> {
             if root(name) == INFOS || self.columns.iter().any(|c| *c.name == *own) {
                 continue;
             }
-            if let Some(row) = (piece.start..piece.start + piece.len).find(|&row| !is_null(nulls, at, row)) {
+            if let Some(row) = piece.rows().find(|&row| !is_null(nulls, at, row)) {
                 let what = format!("found a value, expected null as in the first step of module {:?}", self.module);
                 let error = Error::data(what)
                     .column(name.to_string())
@@ -232,7 +229,7 @@ impl<'a> Assembly<'a> {
         for (entry, &start) in entries.iter().zip(&batch.offsets) {
             for &(step, row) in entry.hanging() {
                 let (block, i) = self.blocks.row(row)?;
-                refuse_bad(block, i, 1)?;
+                refuse_bad(Piece { block, start: i, len: 1, step: 1 })?;
                 let (columns, nulls) = parts(block)?;
                 let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
                 if !is_null(nulls, at, i) {
@@ -263,13 +260,13 @@ impl<'a> Assembly<'a> {
             let (obs, next) = (columns.at(obs), columns.at(next));
             obs.slice(start + 1, len - 1).bytes() == next.slice(start, len - 1).bytes()
         };
-        if self.next_pairs.iter().all(same) {
+        if piece.step == 1 && self.next_pairs.iter().all(same) {
             return Ok(());
         }
-        for i in start..start + len - 1 {
-            let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(i + 1) != columns.at(next).row(i);
-            if !self.next_obs_is_null(nulls, i) && self.next_pairs.iter().any(differs) {
-                notice(noticed, piece.block.rows.at(i + 1));
+        for (row, after) in piece.rows().zip(piece.rows().skip(1)) {
+            let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(after) != columns.at(next).row(row);
+            if self.next_pairs.iter().any(differs) && !self.next_obs_is_null(nulls, row) {
+                notice(noticed, piece.block.rows.at(after));
             }
         }
         Ok(())
@@ -296,7 +293,7 @@ impl<'a> Assembly<'a> {
             let mut trailing = None;
             if let Some(row) = entry.tail() {
                 let (block, at) = self.blocks.row(row)?;
-                refuse_bad(block, at, 1)?;
+                refuse_bad(Piece { block, start: at, len: 1, step: 1 })?;
                 let (columns, nulls) = parts(block)?;
                 let missing = self.recorded().find(|c| root(&c.name) == OBS && is_null(nulls, c.at, at));
                 if let (Some(missing), None) = (missing, recorded) {
