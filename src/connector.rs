@@ -107,7 +107,8 @@ pub trait Ordered: Send {
 
 /// A pass over the data for an ordered piece that has not room enough to do its work in one go.
 pub trait Rehearsal: Send + Sync {
-    /// Looks at a unit as the pieces before have left it. Any thread, any order.
+    /// Looks at a unit as the pieces before have left it. Any thread, any order; it keeps nothing, because findings are
+    /// merged into another value than the one that looks.
     ///
     /// # Errors
     /// If the data break a rule that only data can show.

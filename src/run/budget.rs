@@ -23,9 +23,8 @@ pub const SMALLEST: u64 = 64 << 20;
 const BASE: usize = 26 * MIB;
 /// Beside its block a reader holds pages, packed and unpacked.
 const READER: usize = 10 * MIB;
-/// One part of so many of the limit is left to the allocator: what is freed is not given back at once. Measured with the
-/// system's allocator of Linux, which keeps less than half of what mimalloc keeps (100 MiB against 182 MiB of peak at
-/// 96 MiB, 5M steps, 2 threads; `make memory`).
+/// One part of so many of the limit is left to the allocator: what is freed is not given back at once. mimalloc keeps more
+/// than the system's allocator of Linux (a peak of 182 MiB against 98 MiB; 5M steps of `make memory`'s log, 2 threads).
 const SLACK: usize = 8;
 /// Large enough that a task outweighs its start, small enough that a few of them are nothing to memory.
 const LARGEST_PART: usize = 4 * MIB;
