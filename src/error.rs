@@ -5,6 +5,7 @@
 //! apart as a hint. The [`Kind`] decides the exit code of the command line.
 
 use std::fmt;
+use std::io;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub enum Kind {
     Environment,
     /// A promise of this crate was broken. Never the user's fault (exit code 3).
     Internal,
+    /// The caller asked the run to stop (exit code 3).
+    Interrupted,
 }
 
 impl Kind {
@@ -32,7 +35,7 @@ impl Kind {
         match self {
             Self::Data => 1,
             Self::Usage => 2,
-            Self::Environment | Self::Internal => 3,
+            Self::Environment | Self::Internal | Self::Interrupted => 3,
         }
     }
 }
@@ -112,6 +115,7 @@ struct Inner {
     what: String,
     place: Place,
     hint: Option<String>,
+    io_kind: Option<io::ErrorKind>,
 }
 
 /// An error: what was found and expected, where, and what to do about it.
@@ -122,7 +126,7 @@ impl Error {
     /// An error of the given kind. `what` is a sentence without a final stop: what was found, what was expected.
     #[must_use]
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, what: what.into(), place: Place::default(), hint: None }))
+        Self(Box::new(Inner { kind, what: what.into(), place: Place::default(), hint: None, io_kind: None }))
     }
 
     /// The data failed a check.
@@ -151,13 +155,26 @@ impl Error {
 
     /// An I/O error met while doing `doing` to `path`. "Not found" is the user's, the rest the machine's.
     #[must_use]
-    pub fn io(doing: &str, path: &Path, source: &std::io::Error) -> Self {
-        use std::io::ErrorKind as K;
+    pub fn io(doing: &str, path: &Path, source: &io::Error) -> Self {
+        use io::ErrorKind as K;
         let kind = match source.kind() {
             K::NotFound | K::IsADirectory | K::NotADirectory | K::InvalidInput | K::InvalidFilename => Kind::Usage,
             _ => Kind::Environment,
         };
-        Self::new(kind, format!("cannot {doing}: {source}")).file(path.display().to_string())
+        Self::new(kind, format!("cannot {doing}: {source}")).file(path.display().to_string()).io_kind_of(source.kind())
+    }
+
+    /// The caller asked the run to stop.
+    #[must_use]
+    pub fn interrupted() -> Self {
+        Self::new(Kind::Interrupted, "the run was interrupted")
+    }
+
+    /// Adds what the operating system said, for callers that have errors of such kinds themselves.
+    #[must_use]
+    pub fn io_kind_of(mut self, kind: io::ErrorKind) -> Self {
+        self.0.io_kind.get_or_insert(kind);
+        self
     }
 
     /// Adds the remedy.
@@ -256,6 +273,12 @@ impl Error {
         self.0.kind
     }
 
+    /// What the operating system said, if it was asked.
+    #[must_use]
+    pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        self.0.io_kind
+    }
+
     /// What was found and expected, without place and hint.
     #[must_use]
     pub fn what(&self) -> &str {
@@ -304,6 +327,7 @@ impl Error {
             Kind::Usage => "usage",
             Kind::Environment => "environment",
             Kind::Internal => "internal",
+            Kind::Interrupted => "interrupted",
         };
         json!({ "kind": kind, "what": self.what(), "place": self.place().to_json(), "hint": self.hint_text() })
     }

@@ -1,4 +1,6 @@
-//! How a run tells its caller how far it is. The library counts; the caller shows.
+//! How a run tells its caller how far it is, and asks whether to go on. The library counts; the caller shows.
+
+use crate::error::{Error, Result};
 
 /// Listens to a run. Called from many threads, so counting must be cheap and not block.
 pub trait Progress: Sync {
@@ -8,6 +10,17 @@ pub trait Progress: Sync {
     fn advance(&self, done: Step);
     /// The phase is over.
     fn end(&self);
+
+    /// Whether the caller wants the run to stop. It is asked between tasks, and the run then ends with
+    /// [`Kind::Interrupted`](crate::error::Kind::Interrupted).
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// An error once the caller wants the run to stop.
+pub(crate) fn go_on(progress: &dyn Progress) -> Result<()> {
+    if progress.cancelled() { Err(Error::interrupted()) } else { Ok(()) }
 }
 
 /// What a phase will amount to, as far as it is known beforehand.

@@ -5,7 +5,7 @@ use rayon::ThreadPoolBuilder;
 use super::budget::Budget;
 use super::check::Checker;
 use super::choose;
-use super::plan_modules;
+use super::prepare::plan_modules;
 use crate::column::REWARDS;
 use crate::connector::Piece;
 use crate::connectors::{AddObservationsFromEpisodesToBatch, BatchIndividualItems};

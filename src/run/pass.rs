@@ -37,7 +37,7 @@ pub(super) struct Found {
 }
 
 impl Found {
-    fn merge(&mut self, unit: &Self) {
+    pub fn merge(&mut self, unit: &Self) {
         self.repairs.merge(&unit.repairs);
         self.noticed.merge(&unit.noticed);
         self.episodes_out += unit.episodes_out;
@@ -103,9 +103,10 @@ pub(super) struct State {
 
 /// What a unit brings in the end.
 pub(super) struct Done {
-    rows: Vec<(usize, Brought)>,
+    /// Rows by module.
+    pub rows: Vec<(usize, Brought)>,
     findings: Vec<(usize, Finding)>,
-    found: Found,
+    pub found: Found,
 }
 
 impl Conversion<'_> {

@@ -32,7 +32,7 @@ use super::units::{Unit, still_needed};
 use crate::connector::Ordered;
 use crate::error::{Error, Result};
 use crate::pipeline::Segment;
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, Step, go_on};
 use crate::source::blocks::Blocks;
 
 /// The work itself; the loop knows only its order.
@@ -262,6 +262,7 @@ pub(super) fn run<W: Work>(
                 break;
             }
 
+            go_on(progress)?;
             match events.recv().map_err(|_| Error::internal("all tasks vanished"))? {
                 Event::Read(number, delivery) => {
                     reads -= 1;

@@ -1,4 +1,4 @@
-//! Input files under one face: Parquet, and Arrow IPC as file (Feather) or stream.
+//! Input files under one face: Parquet, Arrow IPC as file (Feather) or stream, and tables that are in memory already.
 //!
 //! A file is opened once: its footer is parsed, checked against the file's length and kept. Row groups (record batches,
 //! in IPC) are then read one by one, from any thread, without parsing the footer again.
@@ -13,6 +13,7 @@
 
 mod discover;
 mod ipc;
+mod memory;
 mod pages;
 mod parquet;
 
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
+use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
 
 pub use discover::discover;
@@ -40,6 +42,8 @@ pub enum FileFormat {
     ArrowFile,
     /// Arrow IPC as a stream of messages.
     ArrowStream,
+    /// No file: record batches in memory.
+    Memory,
 }
 
 impl FileFormat {
@@ -50,6 +54,7 @@ impl FileFormat {
             Self::Parquet => "Parquet",
             Self::ArrowFile => "Arrow IPC file",
             Self::ArrowStream => "Arrow IPC stream",
+            Self::Memory => "table in memory",
         }
     }
 }
@@ -70,6 +75,7 @@ pub struct RowGroup {
 enum Footer {
     Parquet(parquet::Footer),
     Ipc(ipc::Footer),
+    Memory(memory::Footer),
 }
 
 /// One file of recorded steps or episodes.
@@ -130,6 +136,7 @@ impl InputFile {
                 FileFormat::Parquet => parquet::Footer::parse(&file, bytes),
                 FileFormat::ArrowFile => ipc::Footer::parse_file(&mut file, bytes),
                 FileFormat::ArrowStream => ipc::Footer::parse_stream(&mut file, bytes),
+                FileFormat::Memory => Err(Error::internal("a file is recognised as no file")),
             })?;
             Ok((bytes, format, schema, row_groups, note, footer))
         })();
@@ -162,6 +169,7 @@ impl InputFile {
             _ if !field.is_nullable() => Some(0),
             Footer::Parquet(footer) => footer.null_count(row_group, at),
             Footer::Ipc(_) => None,
+            Footer::Memory(footer) => footer.null_count(row_group, at),
         }
     }
 
@@ -173,30 +181,59 @@ impl InputFile {
     /// the iterator ends after its first error.
     pub fn read(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
         let place = |e: Error| e.row_group(row_group).file(self.name.clone());
+        let (group, projection) = self.projection(row_group, columns).map_err(place)?;
+        let open = || {
+            File::open(&self.path)
+                .map_err(|e| rename_file(&Error::io("open the file", &self.path, &e), self.name.clone()))
+        };
+        let batch_rows = batch_rows.max(1);
+        let inner = guarded(|| match &self.footer {
+            Footer::Parquet(footer) => footer.read(open()?, self.bytes, row_group, &projection, batch_rows),
+            Footer::Ipc(footer) => footer.read(open()?, row_group, projection, batch_rows),
+            Footer::Memory(footer) => footer.read(row_group, &projection, batch_rows),
+        })
+        .map_err(place)?;
+        let columns = columns.to_vec();
+        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, columns, left: group.rows }))
+    }
+
+    /// The columns of one record batch out of `map`, the whole Arrow file in memory. Uncompressed columns are not copied:
+    /// they lie where the file has them.
+    ///
+    /// # Errors
+    /// If the file is no Arrow file, has no such record batch or column, or is damaged.
+    pub fn read_mapped(&self, map: &Buffer, row_group: usize, columns: &[String]) -> Result<RecordBatch> {
+        let place = |e: Error| e.row_group(row_group).file(self.name.clone());
+        let (group, projection) = self.projection(row_group, columns).map_err(place)?;
+        let batch = guarded(|| match &self.footer {
+            Footer::Ipc(footer) if map.len() as u64 == self.bytes => footer.read_mapped(map, row_group, projection),
+            _ => Err(Error::internal("not this file's memory map, or a file that has none")),
+        });
+        match batch.map_err(place)? {
+            batch if batch.num_rows() == group.rows => Ok(batch),
+            batch => {
+                let (found, promised) = (batch.num_rows(), group.rows);
+                let e = Error::usage(format!("the file is damaged: found {found} rows, it promises {promised}"));
+                Err(place(e.hint(DAMAGED)))
+            }
+        }
+    }
+
+    /// A row group, and where the file has these columns.
+    fn projection(&self, row_group: usize, columns: &[String]) -> Result<(RowGroup, Vec<usize>)> {
         let Some(group) = self.row_groups.get(row_group).copied() else {
-            return Err(place(Error::internal(format!("the file has {} row groups", self.row_groups.len()))));
+            return Err(Error::internal(format!("the file has {} row groups", self.row_groups.len())));
         };
         let mut projection = Vec::with_capacity(columns.len());
         for name in columns {
             match self.schema.column_with_name(name) {
                 Some((i, _)) => projection.push(i),
-                None => {
-                    return Err(place(Error::internal("asked for a column that the file does not have").column(name)));
-                }
+                None => return Err(Error::internal("asked for a column that the file does not have").column(name)),
             }
         }
         projection.sort_unstable();
         projection.dedup();
-        let file = File::open(&self.path)
-            .map_err(|e| rename_file(&Error::io("open the file", &self.path, &e), self.name.clone()))?;
-        let batch_rows = batch_rows.max(1);
-        let inner = guarded(|| match &self.footer {
-            Footer::Parquet(footer) => footer.read(file, self.bytes, row_group, &projection, batch_rows),
-            Footer::Ipc(footer) => footer.read(file, row_group, projection, batch_rows),
-        })
-        .map_err(place)?;
-        let columns = columns.to_vec();
-        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, columns, left: group.rows }))
+        Ok((group, projection))
     }
 
     /// Which of `columns` cannot be read, by trying each by itself: decoders do not say.
@@ -226,6 +263,10 @@ impl InputFile {
 /// The error with its file called `name`, whatever it was called before.
 fn rename_file(e: &Error, name: String) -> Error {
     let named = Error::new(e.kind(), e.what()).file(name);
+    let named = match e.io_kind() {
+        Some(kind) => named.io_kind_of(kind),
+        None => named,
+    };
     match e.hint_text() {
         Some(hint) => named.hint(hint),
         None => named,

@@ -20,7 +20,7 @@ use crate::column::{ACTIONS, DEFAULT_MODULE_ID, INFOS, OBS, REWARDS, root};
 use crate::episode::{Chunk, EpisodeBatch, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, Duplicates, Unfinished};
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, Step, go_on};
 use crate::tensor::{DType, TensorBuilder, TensorType};
 
 /// Bytes of items per batch in the first pass.
@@ -95,6 +95,7 @@ impl ItemsSource {
                 headers.push((row, header));
             }
             progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
+            go_on(progress)?;
         }
         Ok((types, infos, headers))
     }

@@ -59,7 +59,19 @@ pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
     if let (true, Some(first)) = (files.is_empty(), lost.first()) {
         return Err(first.error.clone());
     }
-    let rows = RowMap::new(files).with_lost(lost);
+    open_rows(job, RowMap::new(files).with_lost(lost), infos)
+}
+
+/// Opens files that were found already, or that are none: tables in memory.
+///
+/// # Errors
+/// If the layout cannot be told or does not fit.
+pub fn open_files(job: &Job, files: Vec<Arc<InputFile>>, infos: bool) -> Result<Box<dyn Source>> {
+    open_rows(job, RowMap::new(files), infos)
+}
+
+fn open_rows(job: &Job, rows: RowMap, infos: bool) -> Result<Box<dyn Source>> {
+    let tolerant = job.input.on_bad_episode != OnBadEpisode::Fail;
     if rows.rows() == 0 {
         return Err(Error::usage(format!("found no rows in {} file(s)", rows.files().len()))
             .file(rows.files().first().map_or_else(String::new, |f| f.name.clone()))

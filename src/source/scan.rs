@@ -16,7 +16,7 @@ use super::runs::{Done, Runs, ScanRow, Who};
 use crate::column;
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
-use crate::progress::{Progress, Step};
+use crate::progress::{Progress, Step, go_on};
 use crate::tensor::TensorType;
 
 /// Rows per batch. Ids and flags are small, so batches can be large.
@@ -211,6 +211,7 @@ fn scan_group(
         }
         row += batch.num_rows() as u64;
         progress.advance(Step { bytes: batch.get_array_memory_size() as u64, ..Step::default() });
+        go_on(progress)?;
     }
     Ok(out)
 }

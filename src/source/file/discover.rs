@@ -144,9 +144,10 @@ fn has_data_extension(path: &Path) -> bool {
 
 fn missing(written: &str, path: &Path) -> Error {
     let parent = path.ancestors().skip(1).find(|p| p.is_dir());
-    let e = Error::usage(format!("there is no file or directory {written}"));
-    let Some(parent) = parent else { return e };
-    let e = Error::usage(format!("{}; {}", e.what(), what_is_there(parent)));
+    let gone = std::io::ErrorKind::NotFound;
+    let what = format!("there is no file or directory {written}");
+    let Some(parent) = parent else { return Error::usage(what).io_kind_of(gone) };
+    let e = Error::usage(format!("{what}; {}", what_is_there(parent))).io_kind_of(gone);
     let names = names(parent);
     let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     match closest(&wanted, names.iter().map(String::as_str)) {

@@ -134,18 +134,38 @@ impl Footer {
         columns: Vec<usize>,
         batch_rows: usize,
     ) -> Result<Batches> {
+        let batch = self.decode(row_group, columns, |block| read_block(&mut file, block))?;
+        Ok(Box::new(Slices { batch, at: 0, batch_rows }))
+    }
+
+    /// A record batch out of `map`, which holds the whole file: uncompressed columns stay where they are.
+    pub(super) fn read_mapped(&self, map: &Buffer, row_group: usize, columns: Vec<usize>) -> Result<RecordBatch> {
+        self.decode(row_group, columns, |block| {
+            let (offset, metadata, body) = extent(block, map.len() as u64)?;
+            let (offset, body) = (count(offset, "a place in the file")?, count(body, "the length of a message")?);
+            let message = map.slice_with_length(offset, metadata + body);
+            check_sizes(&message, metadata)?;
+            Ok(message)
+        })
+    }
+
+    fn decode(
+        &self,
+        row_group: usize,
+        columns: Vec<usize>,
+        mut block_of: impl FnMut(&Block) -> Result<Buffer>,
+    ) -> Result<RecordBatch> {
         let (block, before) = self.batches[row_group];
         let mut decoder = FileDecoder::new(Arc::clone(&self.schema), self.version).with_projection(columns);
         for dictionary in &self.dictionaries[..before] {
-            let data = read_block(&mut file, dictionary)?;
+            let data = block_of(dictionary)?;
             decoder.read_dictionary(dictionary, &data).map_err(|e| damaged(&e))?;
         }
-        let data = read_block(&mut file, &block)?;
-        let batch = decoder
+        let data = block_of(&block)?;
+        decoder
             .read_record_batch(&block, &data)
             .map_err(|e| damaged(&e))?
-            .ok_or_else(|| Error::usage("the file is damaged: a record batch without content").hint(DAMAGED))?;
-        Ok(Box::new(Slices { batch, at: 0, batch_rows }))
+            .ok_or_else(|| Error::usage("the file is damaged: a record batch without content").hint(DAMAGED))
     }
 }
 
