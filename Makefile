@@ -4,18 +4,32 @@ PYTHON ?= python3
 COUNT ?= 200
 KILLS ?= 25
 GRISTMILL = target/debug/gristmill
+WHEELS = target/wheels
 
-.PHONY: test test-rust test-python lint fmt schemas oracle memory bench readers kill clean
+.PHONY: test test-rust test-python test-bridges wheel lint fmt schemas oracle memory bench readers kill clean
 
 test: test-rust test-python
 
 test-rust:
 	cargo test
 
-# The tests run the binary that `cargo test` builds.
-test-python: .venv/ready
+# The tests run the binary that `cargo test` builds, and the package as users have it: installed from its wheel.
+test-python: wheel
 	cargo test --no-run --quiet
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/*.whl
 	.venv/bin/python -m pytest -q tests/python
+
+# The package in the debug profile, beside the library in `target/`: what is built for one is used by the other.
+wheel: .venv/ready
+	rm -rf $(WHEELS)
+	.venv/bin/python -m maturin build --quiet --manifest-path python/Cargo.toml --profile dev --compatibility linux \
+		--interpreter .venv/bin/python --out $(WHEELS)
+
+# PyTorch's and RLlib's side of the package, in a Python that has them: make PYTHON=... test-bridges
+test-bridges: wheel
+	rm -rf target/bridges
+	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target target/bridges $(WHEELS)/*.whl
+	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_bridges.py tests/python/test_rllib.py
 
 # A virtual environment of this folder's own, made anew when the pinned packages change.
 .venv/ready: tests/python/requirements.txt
@@ -28,11 +42,12 @@ test-python: .venv/ready
 	touch $@
 
 lint:
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
+	cargo fmt --all --check
+	.ci/one-set-of-features
+	cargo clippy --workspace --all-targets -- -D warnings
 
 fmt:
-	cargo fmt
+	cargo fmt --all
 
 # The JSON Schemas in schemas/ are generated from the types; a test keeps them current.
 schemas:

@@ -1,0 +1,126 @@
+"""How fast batches come out of shards, beside a plain copy of memory and PyTorch's memory-mapped tensors.
+
+    python benches/loader.py [--rows 2000000] [--batch-size 1024]
+
+Needs the package, and PyTorch for its lines. The data are made once: seeded steps of 17 float32 observations, next
+observations and 6 float32 actions, as of a MuJoCo task. Every line reads all rows of one epoch as batches that belong to
+the reader; GB/s counts the bytes of the columns. Files are in the page cache: what is measured is the reader, not the disk.
+"""
+
+import argparse
+import importlib.util
+import tempfile
+import time
+from pathlib import Path
+
+import gristmill
+import numpy as np
+
+WIDTHS = {"obs": 17, "new_obs": 17, "actions": 6}
+EPISODE = 1000
+
+
+def log(rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    steps = np.arange(rows)
+    return {
+        "eps_id": steps // EPISODE,
+        "t": steps % EPISODE,
+        **{name: rng.normal(size=(rows, width)).astype(np.float32) for name, width in WIDTHS.items()},
+        "rewards": rng.normal(size=rows).astype(np.float32),
+        "terminateds": steps % EPISODE == EPISODE - 1,
+    }
+
+
+def timed(label: str, size: int, batches) -> None:
+    best = float("inf")
+    for _ in range(3):
+        begun = time.perf_counter()
+        rows = sum(len(batch) for batch in batches())
+        best = min(best, time.perf_counter() - begun)
+    print(f"{label:52} {size / best / 1e9:7.2f} GB/s {rows / best:14,.0f} rows/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--batch-size", type=int, default=1024)
+    args = parser.parse_args()
+    data = log(args.rows)
+    columns = {name: column for name, column in data.items() if name not in ("eps_id", "t")}
+    size = sum(column.nbytes for column in columns.values())
+    count = range(0, args.rows, args.batch_size)
+    order = np.random.default_rng(1).permutation(args.rows)
+    print(f"{args.rows:,} rows, {size / 1e6:,.0f} MB, batches of {args.batch_size}; best of three")
+
+    def copied():
+        for at in count:
+            batch = {name: column[at : at + args.batch_size].copy() for name, column in columns.items()}
+            yield batch["rewards"]
+
+    def gathered():
+        for at in count:
+            rows = order[at : at + args.batch_size]
+            batch = {name: np.take(column, rows, axis=0) for name, column in columns.items()}
+            yield batch["rewards"]
+
+    timed("NumPy in memory: copy in order", size, copied)
+    timed("NumPy in memory: gather shuffled", size, gathered)
+    with tempfile.TemporaryDirectory() as folder:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        steps = {
+            name: pa.FixedSizeListArray.from_arrays(column.reshape(-1), column.shape[1]) if column.ndim > 1 else column
+            for name, column in data.items()
+        }
+        pq.write_table(pa.table(steps), Path(folder) / "log.parquet", row_group_size=100_000)
+        del steps
+        forms = {
+            "arrow, mapped": {"format": "arrow"},
+            "parquet, zstd:1": {"format": "parquet"},
+            "parquet, uncompressed": {"format": "parquet", "compression": "none"},
+        }
+        for label, output in forms.items():
+            out = Path(folder) / label.replace(", ", "-")
+            job = gristmill.Job(input=Path(folder) / "log.parquet", learner={"algorithm": "SAC"}, output=output)
+            job.run(output=out, progress=False)
+            for seed in (None, 7):
+                how = "in order" if seed is None else "shuffled"
+
+                def read(out=out, seed=seed):
+                    module = gristmill.open(out).module()
+                    for batch in module.batches(columns=list(columns), batch_size=args.batch_size, shuffle_seed=seed):
+                        yield batch["rewards"]
+
+                timed(f"gristmill: {label}, {how}", size, read)
+        if importlib.util.find_spec("torch") is None:
+            print("PyTorch is not installed: its lines are left out")
+            return
+        import torch
+
+        mapped = {}
+        for name, column in columns.items():
+            path = str(Path(folder) / f"{name}.bin")
+            column.tofile(path)
+            flat = torch.from_file(path, size=column.size, dtype=torch.from_numpy(column[:1]).dtype)
+            mapped[name] = flat.reshape(column.shape)
+        shuffled = torch.from_numpy(order)
+
+        def torch_in_order():
+            for at in count:
+                batch = {name: column[at : at + args.batch_size].clone() for name, column in mapped.items()}
+                yield batch["rewards"]
+
+        def torch_shuffled():
+            for at in count:
+                rows = shuffled[at : at + args.batch_size]
+                batch = {name: column[rows] for name, column in mapped.items()}
+                yield batch["rewards"]
+
+        timed("torch: memory-mapped tensors, in order", size, torch_in_order)
+        timed("torch: memory-mapped tensors, shuffled", size, torch_shuffled)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The compiled half of the package. Not for users: see the modules beside it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+__version__: str
+
+Show = Callable[[str, dict[str, tuple[int, int | None]]], object]
+PieceParts = tuple[str, str, list[tuple[str, str, list[int]]], Callable[..., Any]]
+
+class Column:
+    @property
+    def __array_interface__(self) -> dict[str, Any]: ...
+
+class Values:
+    def __new__(
+        cls, data: bytes, dtype: str, shape: Sequence[int], valid: Sequence[bool] | None = None
+    ) -> Values: ...
+
+class Table:
+    @staticmethod
+    def from_stream(stream: object) -> Table: ...
+    @staticmethod
+    def from_items(items: Sequence[bytes]) -> Table: ...
+    @staticmethod
+    def from_columns(columns: Sequence[tuple[str, Values | list[str | None]]]) -> Table: ...
+
+class CoreJob:
+    @staticmethod
+    def load(path: str | PathLike[str]) -> CoreJob: ...
+    @staticmethod
+    def from_json(text: str) -> CoreJob: ...
+    def to_json(self) -> str: ...
+    def output_path(self) -> PathLike[str]: ...
+    def plan(self, inputs: Sequence[str], output: str | None) -> str: ...
+    def run(
+        self,
+        inputs: Sequence[str],
+        output: str | None,
+        format: str | None,
+        threads: int | None,
+        memory_limit: int | None,
+        scratch: str | None,
+        existing: str,
+        pieces: Sequence[PieceParts],
+        show: Show | None,
+    ) -> str: ...
+    def compile(
+        self, table: Table, threads: int | None, pieces: Sequence[PieceParts], show: Show | None
+    ) -> tuple[dict[str, dict[str, Column | list[str]]], str]: ...
+
+class Shard:
+    def __new__(cls, path: str | PathLike[str]) -> Shard: ...
+    def row_groups(self) -> list[int]: ...
+    def holds(self, column: Column) -> bool: ...
+    def read(
+        self, row_group: int, columns: Sequence[tuple[str, Sequence[int]]]
+    ) -> Mapping[str, Column | list[str]]: ...
+
+def gather(columns: Sequence[Sequence[Column]], parts: bytes, rows: bytes) -> list[Column]: ...
+def manifest(directory: str | PathLike[str]) -> str: ...
+def stream(shards: Sequence[Shard], names: Sequence[str]) -> object: ...

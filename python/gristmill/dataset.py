@@ -1,0 +1,393 @@
+"""Reading shards: by row, in batches, as Arrow."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gristmill import _gristmill
+from gristmill._gristmill import Column, Shard
+from gristmill._numpy import Array, array
+from gristmill.batches import Batches
+from gristmill.errors import UnknownNameError, UsageError
+
+__all__ = ["ColumnInfo", "Dataset", "Module", "open"]
+
+PROVENANCE = ("eps_id", "agent_id", "t")
+"""The columns that tell where a row came from. Training ignores them."""
+
+
+@dataclass(frozen=True)
+class ColumnInfo:
+    """A column as the manifest describes it."""
+
+    name: str
+    dtype: str
+    """NumPy's name, or ``utf8`` (which comes as an array of ``str`` objects)."""
+    shape: tuple[int, ...]
+    """Shape of one row."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row in memory; for text an estimate."""
+        return 40 if self.dtype == "utf8" else np.dtype(self.dtype).itemsize * int(np.prod(self.shape, dtype=np.int64))
+
+
+def open(directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> Dataset:
+    """Opens a data set that gristmill wrote.
+
+    Only the manifest is read. Parquet row groups are decoded when a row of them is asked for, and kept in memory up to
+    ``cache_bytes``; uncompressed Arrow shards are mapped into memory and not copied. A shard must not be changed while
+    it is open; removing it, as ``--overwrite`` does, is fine.
+
+    Args:
+        directory: The directory with ``manifest.json``.
+        cache_bytes: Memory for decoded row groups, by module.
+
+    Raises:
+        MissingFileError: If there is no manifest: the directory is no data set, or an unfinished one.
+        UsageError: If the manifest is another version's.
+    """
+    return Dataset(directory, cache_bytes=cache_bytes)
+
+
+class Dataset(Mapping[str, "Module"]):
+    """A data set: a mapping from module to :class:`Module`. Names are module ids, behind ``part/`` in a split one.
+
+    ``len(dataset)`` is the number of modules; ``dataset.rows`` that of rows. What is about one module (``batches``,
+    ``read``, ``take``, Arrow) may be asked of the data set if it has only one.
+
+    Attributes:
+        manifest: ``manifest.json`` as it is.
+        path: The directory.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> None:
+        self.path = Path(directory)
+        self.manifest: dict[str, Any] = json.loads(_gristmill.manifest(self.path))
+        self._modules = {
+            name: Module(self.path, name, record, self.manifest["content_digest"], cache_bytes)
+            for name, record in self.manifest["modules"].items()
+        }
+
+    def __getitem__(self, name: str) -> Module:
+        try:
+            return self._modules[name]
+        except KeyError:
+            there = ", ".join(self._modules)
+            raise UnknownNameError(f"found no module {name!r}, expected one of: {there}\n  at: {self.path}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __repr__(self) -> str:
+        return f"<gristmill.Dataset {str(self.path)!r}: {', '.join(map(repr, self._modules.values()))}>"
+
+    @property
+    def modules(self) -> list[str]:
+        """The names of the modules."""
+        return list(self._modules)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all modules."""
+        return sum(len(module) for module in self._modules.values())
+
+    @property
+    def stats(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Statistics over real steps, ``{module: {column: {"mean": .., ..}}}``, from the manifest."""
+        return {name: module.stats for name, module in self._modules.items()}
+
+    def module(self, name: str | None = None) -> Module:
+        """A module by name; without a name, the only one."""
+        if name is not None:
+            return self[name]
+        if len(self._modules) != 1:
+            there = ", ".join(self._modules)
+            raise UsageError(f"found {len(self._modules)} modules, expected the name of one: {there}")
+        return next(iter(self._modules.values()))
+
+    def batches(self, module: str | None = None, *, batch_size: int, **options: Any) -> Batches:
+        """Batches of a module: see :meth:`Module.batches`."""
+        return self.module(module).batches(batch_size=batch_size, **options)
+
+    def read(self, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        """All rows of the only module: see :meth:`Module.read`."""
+        return self.module().read(columns)
+
+    def take(self, rows: Any, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        """Rows of the only module: see :meth:`Module.take`."""
+        return self.module().take(rows, columns)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.module().__arrow_c_stream__(requested_schema)
+
+
+class Module(Sequence["dict[str, Array]"]):
+    """The train batch of one module: a sequence of rows, each ``{column: array}``.
+
+    Safe to use from several threads. Pickled, it is its directory and name, so it goes to other processes for nothing.
+
+    Attributes:
+        name: Its name in the data set.
+        columns: Its columns by name, in the order of the files.
+        digest: Digest of all its rows, which no cut into files and no compression changes.
+    """
+
+    def __init__(
+        self, directory: Path, name: str, record: Mapping[str, Any], content_digest: str, cache_bytes: int
+    ) -> None:
+        self.name = name
+        self.columns = {c["name"]: ColumnInfo(c["name"], c["dtype"], tuple(c["shape"])) for c in record["columns"]}
+        self.digest: str = record["digest"]
+        self.stats: dict[str, dict[str, Any]] = {
+            c["name"]: c["statistics"] for c in record["columns"] if c.get("statistics") is not None
+        }
+        self._directory = directory
+        self._paths = [directory / shard["file"] for shard in record["shards"]]
+        self._shard_rows = [int(shard["rows"]) for shard in record["shards"]]
+        self._rows = int(record["rows"])
+        self._content_digest = content_digest
+        self._cache_bytes = cache_bytes
+        self._lock = Lock()
+        self._shards: dict[int, Shard] = {}
+        self._groups: _Groups | None = None
+        self._cache: OrderedDict[tuple[int, str], tuple[Column | list[str], int]] = OrderedDict()
+        self._cached = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._directory, self.name, self._content_digest, self._cache_bytes)
+
+    def __repr__(self) -> str:
+        return f"<gristmill.Module {self.name!r}: {self._rows:,} rows of {', '.join(self.columns)}>"
+
+    def __len__(self) -> int:
+        return self._rows
+
+    @property
+    def training_columns(self) -> list[str]:
+        """All columns but those that tell where a row came from (``eps_id``, ``agent_id``, ``t``)."""
+        return [name for name in self.columns if name not in PROVENANCE]
+
+    def batches(
+        self,
+        *,
+        batch_size: int,
+        columns: Sequence[str] | None = None,
+        shuffle_seed: int | None = None,
+        epoch: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        drop_last: bool = False,
+        window_rows: int | None = None,
+        copy: bool = True,
+    ) -> Batches:
+        """Batches in the order of the files, or shuffled. See :class:`gristmill.Batches`, whose arguments these are."""
+        return Batches(
+            self,
+            batch_size=batch_size,
+            columns=columns,
+            shuffle_seed=shuffle_seed,
+            epoch=epoch,
+            rank=rank,
+            world_size=world_size,
+            drop_last=drop_last,
+            window_rows=window_rows,
+            copy=copy,
+        )
+
+    def read(self, columns: Sequence[str] | None = None) -> dict[str, Array]:
+        """All rows of the training columns, or of those that are named."""
+        return self.take(slice(None), columns)
+
+    def take(self, rows: Any, columns: Sequence[str] | None = None, *, copy: bool = True) -> dict[str, Array]:
+        """Rows by number, as arrays that belong to the caller.
+
+        Args:
+            rows: A slice, or an array of row numbers from 0; negative ones count from the end.
+            columns: Which columns; the training columns if not given.
+            copy: With ``False``, rows that lie side by side in one row group come as read-only views.
+
+        Raises:
+            IndexError: If there is no such row.
+            UnknownNameError: If there is no such column.
+        """
+        names = self._names(columns)
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(self._rows)
+            if step == 1:
+                return self._span(names, start, max(start, stop), copy)
+            rows = np.arange(start, stop, step, dtype=np.int64)
+        rows = np.asarray(rows)
+        if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
+            raise TypeError(f"found rows of dtype {rows.dtype} in {rows.ndim} dimensions, expected a list of integers")
+        rows = rows.astype(np.int64)
+        rows = np.where(rows < 0, rows + self._rows, rows)
+        if rows.size and not (0 <= rows.min() and rows.max() < self._rows):
+            wrong = int(rows.max() if rows.max() >= self._rows else rows.min())
+            raise IndexError(f"found row {wrong}, expected one of the {self._rows} rows of module {self.name!r}")
+        return self._gather(names, rows)
+
+    def __getitem__(self, row: Any) -> dict[str, Array]:  # type: ignore[override]
+        """One row (``{column: array}`` without the dimension of rows), or rows as :meth:`take` gives them."""
+        if isinstance(row, (int, np.integer)):
+            at = int(row) + (self._rows if row < 0 else 0)
+            if not 0 <= at < self._rows:
+                raise IndexError(f"found row {row}, expected one of the {self._rows} rows of module {self.name!r}")
+            return {name: column[0] for name, column in self._span(self._names(None), at, at + 1, True).items()}
+        return self.take(row)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """All columns as an Arrow stream, row group by row group: ``pyarrow.table(module)``, ``polars.from_arrow``.
+
+        Tensors have Arrow's ``fixed_shape_tensor`` type. Another schema than theirs is not made of them.
+        """
+        return _gristmill.stream([self._shard(i) for i in range(len(self._paths))], list(self.columns))
+
+    # What is below is the package's own.
+
+    def _names(self, columns: Sequence[str] | None) -> list[str]:
+        if columns is None:
+            return self.training_columns
+        names = [columns] if isinstance(columns, str) else list(columns)
+        for name in names:
+            if name not in self.columns:
+                there = ", ".join(self.columns)
+                raise UnknownNameError(
+                    f"found no column {name!r}, expected one of: {there}\n  at: module {self.name!r} of {self._directory}"
+                )
+        return names
+
+    def _shard(self, shard: int) -> Shard:
+        with self._lock:
+            if shard not in self._shards:
+                opened = Shard(self._paths[shard])
+                rows = sum(opened.row_groups())
+                if rows != self._shard_rows[shard]:
+                    raise UsageError(
+                        f"found {rows} rows, the manifest says {self._shard_rows[shard]}\n  at: file {self._paths[shard]}"
+                    )
+                self._shards[shard] = opened
+            return self._shards[shard]
+
+    @property
+    def _table(self) -> _Groups:
+        """Where the row groups are. Opens every shard's footer once."""
+        if self._groups is None:
+            counts = [self._shard(i).row_groups() for i in range(len(self._paths))]
+            self._groups = _Groups(counts)
+        return self._groups
+
+    def _raw_group(self, group: int, names: Sequence[str]) -> list[Column | list[str]]:
+        """Columns of one row group, out of the cache or the shard."""
+        with self._lock:
+            there = {name: self._cache[group, name][0] for name in names if (group, name) in self._cache}
+            for name in there:
+                self._cache.move_to_end((group, name))
+        missing = [name for name in names if name not in there]
+        if missing:
+            shard = self._shard(int(self._table.shard[group]))
+            spec = [(name, list(self.columns[name].shape)) for name in missing]
+            for name, column in shard.read(int(self._table.number[group]), spec).items():
+                there[name] = column
+                rows, info = int(self._table.rows[group]), self.columns[name]
+                mapped = not isinstance(column, list) and shard.holds(column)
+                self._keep((group, name), column, 0 if mapped else rows * info.row_bytes)
+        return [there[name] for name in names]
+
+    def _column_group(self, group: int, names: Sequence[str]) -> list[Array]:
+        """The same as arrays."""
+        return [array(column) for column in self._raw_group(group, names)]
+
+    def _keep(self, key: tuple[int, str], column: Column | list[str], size: int) -> None:
+        """Keeps a column of a row group that takes so many bytes, and lets go of those that were not asked for longest."""
+        with self._lock:
+            _, before = self._cache.pop(key, (None, 0))
+            self._cache[key] = column, size
+            self._cached += size - before
+            while self._cached > self._cache_bytes and len(self._cache) > 1:
+                _, (_, gone) = self._cache.popitem(last=False)
+                self._cached -= gone
+
+    def _span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:
+        """Rows side by side."""
+        pieces: list[list[Array]] = [[] for _ in names]
+        for group, first, last in self._table.spans(start, stop):
+            for out, column in zip(pieces, self._column_group(group, names), strict=True):
+                out.append(column[first:last])
+        joined = {}
+        for name, parts in zip(names, pieces, strict=True):
+            if not parts:
+                joined[name] = self._empty(name, 0)
+            elif len(parts) == 1:
+                joined[name] = parts[0].copy() if copy else parts[0]
+            else:
+                joined[name] = np.concatenate(parts)
+        return joined
+
+    def _gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
+        """Rows anywhere."""
+        if len(rows) == 0:
+            return {name: self._empty(name, 0) for name in names}
+        table = self._table
+        # Groups without rows share their start with the next one, which is the one that `right` finds.
+        groups = np.searchsorted(table.starts, rows, side="right") - 1
+        local = rows - table.starts[groups]
+        needed, parts = np.unique(groups, return_inverse=True)
+        raw = [self._raw_group(int(group), names) for group in needed]
+        by_column = dict(zip(names, zip(*raw, strict=True), strict=True))
+        numbers = [name for name in names if self.columns[name].dtype != "utf8"]
+        place = parts.astype(np.int64).tobytes(), local.astype(np.int64).tobytes()
+        gathered = dict(zip(numbers, _gristmill.gather([by_column[name] for name in numbers], *place), strict=True))
+        out = {}
+        for name in names:
+            if name in gathered:
+                out[name] = array(gathered[name])
+            else:
+                out[name] = self._empty(name, len(rows))
+                out[name][:] = [by_column[name][part][row] for part, row in zip(parts, local, strict=True)]
+        return out
+
+    def _empty(self, name: str, rows: int) -> Array:
+        column = self.columns[name]
+        dtype = object if column.dtype == "utf8" else column.dtype
+        return np.empty((rows, *column.shape), dtype=dtype)
+
+
+def _reopen(directory: Path, name: str, content_digest: str, cache_bytes: int) -> Module:
+    dataset = Dataset(directory, cache_bytes=cache_bytes)
+    if dataset.manifest["content_digest"] != content_digest:
+        raise UsageError(f"the data set was written anew since it was opened\n  at: {directory}")
+    return dataset[name]
+
+
+class _Groups:
+    """All row groups of a module, numbered in the order of their rows."""
+
+    def __init__(self, counts: Sequence[Sequence[int]]) -> None:
+        self.shard = np.repeat(np.arange(len(counts)), [len(c) for c in counts])
+        self.number = np.concatenate([np.arange(len(c)) for c in counts]) if counts else np.zeros(0, np.int64)
+        self.rows = np.array([n for c in counts for n in c], dtype=np.int64)
+        self.starts = np.concatenate([[0], np.cumsum(self.rows)[:-1]]).astype(np.int64)
+
+    def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Row groups that hold rows ``start`` to ``stop``, exclusive, with the rows inside each."""
+        group = int(np.searchsorted(self.starts, start, side="right")) - 1
+        while start < stop:
+            first = start - int(self.starts[group])
+            last = min(int(self.rows[group]), stop - int(self.starts[group]))
+            if last > first:
+                yield group, first, last
+                start += last - first
+            group += 1

@@ -1,0 +1,55 @@
+"""What gristmill raises. Each class is also the built-in exception that fits; the text is what the command line prints."""
+
+from __future__ import annotations
+
+__all__ = [
+    "DataError",
+    "FilePermissionError",
+    "GristmillError",
+    "InternalError",
+    "MissingFileError",
+    "SystemFailure",
+    "UnknownNameError",
+    "UsageError",
+]
+
+
+class GristmillError(Exception):
+    """Anything that gristmill raises.
+
+    Attributes:
+        hint: The remedy, where there is one. It is also part of the text.
+    """
+
+    hint: str | None = None
+
+
+class UsageError(GristmillError, ValueError):
+    """The call, the job or the input as a whole is wrong (the command line's exit code 2)."""
+
+
+class DataError(GristmillError, ValueError):
+    """The data failed a check, or an episode is malformed (exit code 1)."""
+
+
+class UnknownNameError(GristmillError, KeyError):
+    """There is no module or column of this name."""
+
+    # `KeyError` shows its argument as `repr` does, and a message has lines.
+    __str__ = Exception.__str__
+
+
+class MissingFileError(GristmillError, FileNotFoundError):
+    """A file or directory is not there."""
+
+
+class FilePermissionError(GristmillError, PermissionError):
+    """A file or directory may not be read or written."""
+
+
+class SystemFailure(GristmillError, OSError):
+    """The surroundings failed: disk full, vanished directory (exit code 3)."""
+
+
+class InternalError(GristmillError, RuntimeError):
+    """A bug in gristmill. Please report it with the job and, if you can, the input."""

@@ -1,0 +1,128 @@
+"""Connector pieces in Python."""
+
+import json
+import threading
+
+import gristmill
+import numpy as np
+import pytest
+from conftest import ROOT
+from gristmill import Job, errors, piece
+from gristmill.connectors import ComputeReturnsToGo
+from test_job import STEPS
+
+
+@piece
+def doubled(episodes):
+    return {"rewards": episodes["rewards"] * 2}
+
+
+def test_a_piece_changes_what_later_pieces_see():
+    job = Job(learner={"connectors": [doubled, ComputeReturnsToGo(gamma=1.0)]})
+    batch = job.compile(STEPS)["default_policy"]
+    assert batch["rewards"].tolist() == [2, 4, 6, 8, 10]
+    assert batch["returns_to_go"].tolist() == [12, 10, 6, 18, 10]
+    assert Job(pieces=[doubled, doubled]).compile(STEPS)["default_policy"]["rewards"].tolist() == [4, 8, 12, 16, 20]
+
+
+def test_a_piece_sees_whole_columns():
+    seen = {}
+
+    @piece
+    def look(episodes):
+        seen.update(
+            columns=list(episodes), offsets=episodes.offsets.tolist(), ids=episodes.ids, count=episodes.count,
+            lengths=episodes.lengths.tolist(), terminated=episodes.terminated.tolist(),
+            obs=episodes["obs"].copy(), writeable=episodes["obs"].flags.writeable, second=episodes["obs"][episodes.rows(1)],
+        )
+
+    Job(pieces=[look]).compile(STEPS)
+    assert seen["columns"] == ["obs", "actions", "rewards"]
+    assert seen["offsets"] == [0, 3, 5] and seen["ids"] == ["a", "b"] and seen["lengths"] == [3, 2]
+    assert seen["count"] == 2 and seen["terminated"] == [True, True] and not seen["writeable"]
+    assert seen["second"].tolist() == [[6, 7], [8, 9]]
+
+
+def test_a_piece_adds_columns_and_changes_types(tmp_path):
+    @piece(columns={"upright": ("bool", []), "obs": ("float32", [3])}, config={"scale": 2.0}, name="Features")
+    def features(episodes):
+        def wider(obs):
+            return np.concatenate([obs, obs[:, :1] * 2], axis=1)
+
+        last = {"obs": wider(episodes.last_obs["obs"])}
+        return {"upright": episodes["obs"][:, 2] > 0, "obs": wider(episodes["obs"])[:, :3], "last_obs": {
+            "obs": last["obs"][:, :3]}}
+
+    path = ROOT / "datasets" / "cartpole-columns" / "job.toml"
+    report = Job(path, pieces=[features]).run(output=tmp_path / "shards")
+    data = gristmill.open(report.output).module()
+    assert data.columns["upright"].dtype == "bool" and data.columns["obs"].shape == (3,)
+    plain = Job(path)
+    plain.run(output=tmp_path / "plain")
+    obs = gristmill.open(tmp_path / "plain").read(["obs"])["obs"]
+    assert np.array_equal(data.read(["obs"])["obs"], obs[:, :3])
+    assert np.array_equal(data.read(["upright"])["upright"], obs[:, 2] > 0)
+    manifest = json.loads((tmp_path / "shards" / "manifest.json").read_text())
+    assert manifest["pipeline"][0] == {"type": "Features", "scale": 2.0}
+
+
+def test_run_and_compile_and_threads_agree(tmp_path):
+    @piece
+    def scaled(episodes):
+        out = np.empty_like(episodes["rewards"])
+        for i in range(episodes.count):
+            rows = episodes.rows(i)
+            out[rows] = episodes["rewards"][rows] / episodes.lengths[i]
+        return {"rewards": out}
+
+    path = ROOT / "datasets" / "cartpole-columns" / "job.toml"
+    digests = set()
+    for threads in (1, 2, 4):
+        Job(path, pieces=[scaled]).run(output=tmp_path / str(threads), threads=threads)
+        digests.add(gristmill.open(tmp_path / str(threads)).manifest["content_digest"])
+    assert len(digests) == 1
+
+
+def failing(episodes):
+    if "b" in episodes.ids:
+        raise RuntimeError("no b, please")
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "text"),
+    [
+        (failing, {}, "RuntimeError: no b, please"),
+        (lambda e: 3, {}, "returned int, expected a mapping"),
+        (lambda e: {"rewards": e["rewards"][:-1]}, {}, "of shape"),
+        (lambda e: {"rewards": e["rewards"] * 1j}, {}, "as complex128, expected float64"),
+        (lambda e: {"bonus": e["rewards"]}, {}, "not declared"),
+        (lambda e: None, {"columns": {"bonus": ("float32", [])}}, "did not return it"),
+        (lambda e: None, {"columns": {"obs/new": ("float32", [])}}, "the episodes have"),
+        (lambda e: None, {"columns": {"eps_id": ("int64", [])}}, "cannot make this column"),
+        (lambda e: {"obs": e["obs"] + 1}, {}, "not those after the last steps"),
+    ],
+)
+def test_errors_name_the_piece_and_the_episode(function, options, text):
+    own = piece(function, name="Mine", **options)
+    steps = {**STEPS, "new_obs": [[2.0, 3.0], [4.0, 5.0], [0.0, 0.0], [8.0, 9.0], [0.0, 0.0]]}
+    with pytest.raises(errors.GristmillError) as raised:
+        Job(pieces=[own]).compile(steps)
+    told = str(raised.value)
+    assert text in told and "connector 0 (Mine)" in told, told
+    if function is failing:
+        assert 'episode "b"' in told and isinstance(raised.value.__cause__, RuntimeError)
+
+
+def test_a_piece_in_python_stands_in_front():
+    with pytest.raises(errors.UsageError, match="in front"):
+        Job(learner={"connectors": [ComputeReturnsToGo(gamma=1.0), doubled]})
+    with pytest.raises(TypeError):
+        piece(3)
+
+
+def test_pieces_run_from_another_thread():
+    out = []
+    thread = threading.Thread(target=lambda: out.append(Job(pieces=[doubled]).compile(STEPS)))
+    thread.start()
+    thread.join(timeout=60)
+    assert out and out[0]["default_policy"]["rewards"].tolist() == [2, 4, 6, 8, 10]
