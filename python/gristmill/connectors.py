@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 __all__ = [
     "ActionChunking",
     "AddColumnsFromEpisodesToTrainBatch",
+    "AddInfosFromEpisodesToTrainBatch",
     "AddNextObservationsFromEpisodesToTrainBatch",
     "AddObservationsFromEpisodesToBatch",
     "AddOneTsToEpisodesAndTruncate",
@@ -47,6 +48,7 @@ class AddOneTsToEpisodesAndTruncate:
                   recorded            lengthened
     obs           o0 o1 | o2          o0 o1 o2 | o2      (after | : the observation after the last step)
     actions       a0 a1               a0 a1 a1           extra model outputs likewise
+    infos         i0 i1 | i2          i0 i1 i2 | i2      where they are read; the last step's again where i2 is not there
     rewards       r0 r1               r0 r1 0.0           (as float64, as 0.0 is)
     terminateds   F  end              F  end F
     truncateds    F  end              F  end F           `end` is True where the episode was not done
@@ -107,6 +109,32 @@ class AddColumnsFromEpisodesToTrainBatch:
     """
 
     _type: ClassVar[str] = "AddColumnsFromEpisodesToTrainBatch"
+
+
+@dataclass(kw_only=True)
+class AddInfosFromEpisodesToTrainBatch:
+    """Adds what the environment told beside each observation: a column for each number in the infos.
+
+    ```text
+    infos of an episode of 3 steps              the batch
+    {lives: 3}                                  infos/lives   infos/hit   infos/_hit
+    {lives: 3, hit: 0.5}                        3             0.0         F
+    {lives: 2}                                  3             0.5         T
+    {lives: 2}   (after the last step)          2             0.0         F
+    ```
+
+    RLlib's column is a list of dicts, one a step and never padded. Here each key whose values are numbers, or arrays of
+    one shape, becomes a column `infos/key`, and nested ones `infos/key/inner`. A key that is missing in some steps has
+    zeros there, and a boolean `_key` beside it tells where it was recorded, as in the infos of Gymnasium's vector
+    environments. Other keys (text, arrays of several shapes) are left out, each with a note in the report that names
+    the first such value. Where nothing is left there is no column.
+
+    Dtypes stay as recorded: RLlib makes no tensors of infos. In sequences of a stateful module infos are padded like
+    every other column; `infos/key[loss_mask]` is RLlib's flat list. A batch that already has infos is passed through.
+    As RLlib's `connectors/learner/add_infos_from_episodes_to_train_batch.py`.
+    """
+
+    _type: ClassVar[str] = "AddInfosFromEpisodesToTrainBatch"
 
 
 @dataclass(kw_only=True)
@@ -192,6 +220,8 @@ class BatchIndividualItems:
 @dataclass(kw_only=True)
 class NumpyToTensor:
     """Turns float64 into float32, rounding to nearest even; every other dtype stays (float16, integers, booleans).
+
+    Infos, which RLlib never makes tensors, stay as recorded.
 
     The conversion happens once, at the end: all arithmetic before it is in the recorded dtype. As RLlib's
     `connectors/common/numpy_to_tensor.py` and `utils/torch_utils.py` (`convert_to_torch_tensor`).
@@ -598,6 +628,9 @@ class MeanStdFilter:
     Discrete and multi-discrete observations are left as they are. Which integers are discrete is not recorded:
     integers of less than two dimensions need `input_observation_space`, or the job's `input.spaces.obs`. Booleans are left as they are.
 
+    The manifest's `statistics` hold counts, means and standard deviations of each column, for normalising what is
+    observed later. With `output.split` they are those of the part `train` (or of the first one), for all parts.
+
     As RLlib's `connectors/env_to_module/mean_std_filter.py` and `utils/filter.py`, with these differences: RLlib's
     statistics run along with the data, these are final before the first row is normalised; RLlib divides by n - 1
     (`ddof = 1`), recorded data are normalised by n in D4RL's users (CORL's `compute_mean_std`); RLlib casts
@@ -694,6 +727,9 @@ class NormalizeRewardsByReturnRange:
     recorded step; chunks of one episode that follow one another are joined. Open episodes are not counted, as their
     return is not known, but their rewards are normalised, too; `AddOneTsToEpisodesAndTruncate` leaves none open. Written into the episodes, so that every later piece
     sees it. Computed in float64 and rounded once: float rewards keep their dtype, integers and booleans become float64.
+
+    The manifest's `statistics` hold the number of episodes and the least and greatest return. With `output.split` they
+    are those of the part `train` (or of the first one), for all parts.
 
     The convention of IQL for D4RL's locomotion tasks: `modify_reward` and `return_reward_range` in CORL. Those have
     no time-outs and cut after `max_episode_steps` steps in place of them; here an episode ends where its flags say.

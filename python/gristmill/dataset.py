@@ -298,7 +298,7 @@ class Module(Sequence["dict[str, Array]"]):
         missing = [name for name in names if name not in there]
         if missing:
             shard = self._shard(int(self._table.shard[group]))
-            spec = [(name, list(self.columns[name].shape)) for name in missing]
+            spec = [(name, self.columns[name].dtype, list(self.columns[name].shape)) for name in missing]
             for name, column in shard.read(int(self._table.number[group]), spec).items():
                 there[name] = column
                 rows, info = int(self._table.rows[group]), self.columns[name]

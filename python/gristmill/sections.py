@@ -143,6 +143,9 @@ class Output:
     compression: Literal["none", "snappy", "lz4", "zstd:1", "zstd:2", "zstd:3", "zstd:4", "zstd:5", "zstd:6", "zstd:7", "zstd:8", "zstd:9", "zstd:10", "zstd:11", "zstd:12", "zstd:13", "zstd:14", "zstd:15", "zstd:16", "zstd:17", "zstd:18", "zstd:19", "zstd:20", "zstd:21", "zstd:22"] | None = None
     """Compression of the shards; `zstd:1` for Parquet and `none` for Arrow when left out."""
 
+    tensors: Literal["list", "binary"] = "list"
+    """How tensors with a shape lie in the shards."""
+
     rows_per_shard: int = 65536
     """Rows per shard: steps, or sequences when the module is stateful."""
 
@@ -150,4 +153,8 @@ class Output:
     """A seeded global permutation of rows (of sequences when the module is stateful)."""
 
     split: dict[str, float] | None = None
-    """Parts and their fractions, which sum to 1: `{ train = 0.9, val = 0.1 }`. By episode, never through one."""
+    """Parts and their fractions, which sum to 1: `{ train = 0.9, val = 0.1 }`. By episode, never through one.
+
+    Pieces that go by statistics of the data set (`MeanStdFilter`) take those of the part `train`, or of the first one
+    where none is called so, for all parts.
+    """

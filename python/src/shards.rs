@@ -12,7 +12,7 @@ use arrow::ffi_stream::FFI_ArrowArrayStream;
 use gristmill::error::{Error, Result};
 use gristmill::sink::ColumnData;
 use gristmill::source::file::{FileFormat, InputFile};
-use gristmill::tensor::{Tensor, TensorType};
+use gristmill::tensor::{DType, Tensor, TensorType};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
@@ -51,16 +51,16 @@ impl Shard {
         self.map.as_ref().is_some_and(|map| map.as_slice().as_ptr_range().contains(&bytes.as_ptr()))
     }
 
-    /// The columns of one row group by name: `columns` gives name and shape of a row.
+    /// The columns of one row group by name: `columns` gives name, dtype and shape of a row, as the manifest has them.
     fn read<'py>(
         &self,
         py: Python<'py>,
         row_group: usize,
-        columns: Vec<(String, Vec<usize>)>,
+        columns: Vec<(String, String, Vec<usize>)>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let data = py.detach(|| self.columns(row_group, &columns)).map_err(|e| raised(py, &e))?;
         let out = PyDict::new(py);
-        for ((name, _), data) in columns.iter().zip(&data) {
+        for ((name, ..), data) in columns.iter().zip(&data) {
             out.set_item(name, to_python(py, data)?)?;
         }
         Ok(out)
@@ -88,14 +88,14 @@ impl Shard {
         }
     }
 
-    fn columns(&self, row_group: usize, columns: &[(String, Vec<usize>)]) -> Result<Vec<ColumnData>> {
-        let names: Vec<String> = columns.iter().map(|(name, _)| name.clone()).collect();
+    fn columns(&self, row_group: usize, columns: &[(String, String, Vec<usize>)]) -> Result<Vec<ColumnData>> {
+        let names: Vec<String> = columns.iter().map(|(name, ..)| name.clone()).collect();
         let batch = self.batch(row_group, &names)?;
         columns
             .iter()
-            .map(|(name, shape)| {
+            .map(|(name, dtype, shape)| {
                 let array = batch.column_by_name(name).ok_or_else(|| Error::internal("a column was not read"))?;
-                column(array, shape)
+                column(array, dtype, shape)
                     .map_err(|e| e.column(name.as_str()).row_group(row_group).file(self.file.name.clone()))
             })
             .collect()
@@ -103,20 +103,37 @@ impl Shard {
 }
 
 /// A column of a shard as its manifest describes it.
-fn column(array: &dyn Array, shape: &[usize]) -> Result<ColumnData> {
-    if *array.data_type() == DataType::Utf8 {
+fn column(array: &dyn Array, dtype: &str, shape: &[usize]) -> Result<ColumnData> {
+    if *array.data_type() == DataType::Utf8 && dtype == "utf8" {
         return Ok(ColumnData::Ids(arrow::array::make_array(array.to_data())));
     }
-    let per_row = TensorType::new(gristmill::tensor::DType::UInt8, shape).row_elements();
+    let Some(dtype) = DType::from_name(dtype) else {
+        return Err(Error::usage(format!("found {}, the manifest says {dtype}", array.data_type())));
+    };
+    let ty = TensorType::new(dtype, shape);
+    let wrong = |what: String| Error::usage(format!("found {what}, the manifest says rows of {ty}"));
+    if array.null_count() > 0 {
+        return Err(wrong(format!("{} nulls", array.null_count())));
+    }
+    // `output.tensors = "binary"`: the bytes of a row, as they are.
+    if let Some(bytes) = array.as_fixed_size_binary_opt() {
+        let size = usize::try_from(bytes.value_length()).unwrap_or(usize::MAX);
+        if size != ty.row_bytes() {
+            return Err(wrong(format!("{size} bytes a row")));
+        }
+        let data = bytes.to_data();
+        let data = data.buffers()[0].slice_with_length(data.offset() * size, data.len() * size);
+        return Ok(ColumnData::Tensor(Tensor::new(ty, array.len(), data)));
+    }
+    let per_row = ty.row_elements();
     let list = array.as_fixed_size_list_opt();
     let found = list.map_or(Some(1), |l| usize::try_from(l.value_length()).ok());
     let values = list.map(|l| l.values().slice(l.offset() * per_row, l.len() * per_row));
-    let nulls = array.null_count() + values.as_ref().map_or(0, Array::null_count);
-    if found != Some(per_row) || shape.is_empty() == list.is_some() || nulls > 0 {
-        let ty = array.data_type();
-        return Err(Error::usage(format!("found {ty} with {nulls} nulls, the manifest says rows of shape {shape:?}")));
-    }
     let flat: &dyn Array = values.as_ref().map_or(array, |v| v.as_ref());
+    let fits = found == Some(per_row) && shape.is_empty() == list.is_none();
+    if !fits || flat.null_count() > 0 || DType::from_arrow(flat.data_type()) != Some(dtype) {
+        return Err(wrong(format!("{} with {} nulls inside", array.data_type(), flat.null_count())));
+    }
     Tensor::from_flat_arrow(flat, shape, array.len()).map(ColumnData::Tensor)
 }
 

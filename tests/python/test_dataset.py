@@ -19,11 +19,11 @@ def shards(tmp_path_factory):
     """`shards(format, rows_per_shard, name)`: a data set, converted once."""
     made = {}
 
-    def make(format="parquet", rows=300, name="cartpole-columns"):
-        key = format, rows, name
+    def make(format="parquet", rows=300, name="cartpole-columns", tensors="list"):
+        key = format, rows, name, tensors
         if key not in made:
             out = tmp_path_factory.mktemp("shards") / "shards"
-            job = Job(ROOT / "datasets" / name / "job.toml", output={"rows_per_shard": rows})
+            job = Job(ROOT / "datasets" / name / "job.toml", output={"rows_per_shard": rows, "tensors": tensors})
             job.run(output=out, format=format)
             made[key] = out
         return made[key]
@@ -32,9 +32,10 @@ def shards(tmp_path_factory):
 
 
 @pytest.mark.parametrize("format", ["parquet", "arrow"])
+@pytest.mark.parametrize("tensors", ["list", "binary"])
 @pytest.mark.parametrize("name", ["cartpole-columns", "cartpole-lstm", "cartpole-dict", "breakout-frames"])
-def test_everything_is_read(shards, format, name):
-    module = gristmill.open(shards(format, 7 if name == "breakout-frames" else 300, name)).module()
+def test_everything_is_read(shards, format, name, tensors):
+    module = gristmill.open(shards(format, 7 if name == "breakout-frames" else 300, name, tensors)).module()
     assert_equal(module.read(), expected(name))
     assert len(module) == len(next(iter(expected(name).values())))
 
