@@ -208,7 +208,7 @@ impl Shuffler {
             parts.append(&mut self.waiting[self.next]);
             self.next += 1;
             if !parts.is_empty() {
-                return self.sorted(parts).map(Some);
+                return self.sorted(&parts).map(Some);
             }
         }
         Ok(None)
@@ -227,7 +227,7 @@ impl Shuffler {
     }
 
     /// All parts as one, sorted by key. Parts come in the order of the data, and so do rows of one key.
-    fn sorted(&self, parts: Vec<Part>) -> Result<Rows> {
+    fn sorted(&self, parts: &[Part]) -> Result<Rows> {
         let keys: Vec<u64> = parts.iter().flat_map(|p| p.keys.iter().copied()).collect();
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&i| keys[i]);
@@ -236,7 +236,7 @@ impl Shuffler {
             columns.push(match ty {
                 ColumnType::Tensor(ty) => {
                     let mut all = TensorBuilder::with_capacity(ty.clone(), keys.len());
-                    for part in &parts {
+                    for part in parts {
                         if let ColumnData::Tensor(tensor) = &part.rows.columns[c] {
                             all.extend(tensor, 0, tensor.rows());
                         }

@@ -86,9 +86,13 @@ fn syntax_errors_name_line_and_column() {
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
-    let told = told("job.toml", "[input]\npaths = [\"x\"]\nlayout = \"minari\"\n[output]\nshuffle = { seed = 7 }\n");
+    let told = told(
+        "job.toml",
+        "[input]\npaths = [\"x\"]\nlayout = \"minari\"\n[input.spaces]\nactions = { type = \"discrete\", n = 2 }\n",
+    );
     assert!(told.contains("error: reading Minari datasets is not built yet\n  at: job key `input.layout`"), "{told}");
-    assert!(told.contains("error: shuffling is not built yet\n  at: job key `output.shuffle`"), "{told}");
+    let actions = "error: using a declared action space is not built yet\n  at: job key `input.spaces.actions`";
+    assert!(told.contains(actions), "{told}");
     assert!(told.ends_with("2 errors\n"), "{told}");
 }
 
