@@ -3,10 +3,12 @@
 PYTHON ?= python3
 COUNT ?= 200
 KILLS ?= 25
+SECONDS_A_TARGET ?= 120
+FUZZ_TARGETS ?= job item pickle packed tensor_metadata file convert manifest journal
 GRISTMILL = target/debug/gristmill
 WHEELS = target/wheels
 
-.PHONY: test test-rust test-python test-bridges wheel lint fmt schemas oracle memory bench readers kill clean
+.PHONY: test test-rust test-python test-bridges wheel lint fmt schemas oracle memory shapes fuzz bench readers kill clean
 
 test: test-rust test-python
 
@@ -66,6 +68,19 @@ memory: .venv/ready
 	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB
 	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --interleaved
 	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --curiosity
+
+# Time and memory on shapes that no recording should have: very many columns, files, episodes; very long ones, large rows.
+shapes: .venv/ready
+	cargo build --release --no-default-features
+	.venv/bin/python benches/shapes.py $(ARGS)
+
+# Hostile bytes for everything that is read. Needs a nightly Rust and `cargo install cargo-fuzz`. Without a sanitizer: there
+# is no unsafe code here.
+fuzz:
+	cd fuzz && cargo +nightly run --quiet --bin seeds
+	cd fuzz && for target in $(FUZZ_TARGETS); do \
+		cargo +nightly fuzz run --sanitizer none $$target -- -max_total_time=$(SECONDS_A_TARGET) -timeout=20 -rss_limit_mb=1024 || exit 1; \
+	done
 
 # gristmill beside its peers; see benches/bench.py for what can be chosen: make bench ARGS="--workloads a --threads 1".
 bench: .venv/bench

@@ -77,6 +77,23 @@ pub fn is_under(name: &str, root_name: &str) -> bool {
     root(name) == root_name
 }
 
+/// Two names of which one is the other, or a leaf of it, by position, if there are any. Of several such pairs it is the one
+/// whose second name comes first.
+///
+/// Sorted with `/` before any other character, the leaves of a name directly follow it.
+#[must_use]
+pub(crate) fn nested(names: &[&str]) -> Option<(usize, usize)> {
+    let key = |&i: &usize| (names[i].split('/'), i);
+    let mut order: Vec<usize> = (0..names.len()).collect();
+    order.sort_by(|a, b| {
+        let ((a, i), (b, j)) = (key(a), key(b));
+        a.cmp(b).then(i.cmp(&j))
+    });
+    let is_above = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let pairs = order.windows(2).filter(|w| is_above(names[w[0]], names[w[1]]));
+    pairs.map(|w| (w[0].min(w[1]), w[0].max(w[1]))).min_by_key(|&(first, second)| (second, first))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -85,6 +102,15 @@ mod tests {
     fn masks_have_names_of_their_own() {
         assert_eq!(masks_of(&["infos/episode/r", "infos/lives"]), ["infos/episode/_r", "infos/_lives"]);
         assert_eq!(masks_of(&["infos/_a", "infos/a"]), ["infos/__a", "infos/___a"]);
+    }
+
+    #[test]
+    fn names_inside_one_another() {
+        assert_eq!(nested(&[]), None);
+        assert_eq!(nested(&["obs/a", "obs-b", "obs0", "obs/b/c", "x"]), None);
+        assert_eq!(nested(&["obs/a", "obs-b", "obs"]), Some((0, 2)));
+        assert_eq!(nested(&["a", "b", "b/c", "a"]), Some((1, 2)));
+        assert_eq!(nested(&["a/b/c", "a/b!", "z", "a/b"]), Some((0, 3)));
     }
 
     #[test]

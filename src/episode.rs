@@ -15,6 +15,7 @@
 //! Observations stand once: `obs[1..=L]` is `steps.obs[1..]` followed by `last_obs`. A chunk that starts its episode
 //! has `t_started == 0` and no history.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -63,34 +64,64 @@ pub struct Chunk {
 }
 
 /// Columns by name, in the order they were added.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Columns(Vec<(Arc<str>, Tensor)>);
+#[derive(Debug, Clone, Default)]
+pub struct Columns {
+    list: Vec<(Arc<str>, Tensor)>,
+    /// Where each name stands first, once there are more than a few.
+    places: HashMap<Arc<str>, usize>,
+}
+
+/// So many names are compared faster than hashed.
+const FEW: usize = 32;
+
+impl PartialEq for Columns {
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+    }
+}
 
 impl Columns {
+    fn place(&self, name: &str) -> Option<usize> {
+        if self.list.len() <= FEW {
+            return self.list.iter().position(|(n, _)| &**n == name);
+        }
+        self.places.get(name).copied()
+    }
+
     /// The column `name`.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.0.iter().find(|(n, _)| &**n == name).map(|(_, t)| t)
+        self.place(name).map(|i| &self.list[i].1)
     }
 
     /// The column at position `i`.
     #[must_use]
     pub fn at(&self, i: usize) -> &Tensor {
-        &self.0[i].1
+        &self.list[i].1
     }
 
     /// Adds a column, or replaces the one of that name in its place.
     pub fn set(&mut self, name: impl Into<Arc<str>>, tensor: Tensor) {
         let name = name.into();
-        match self.0.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, slot)) => *slot = tensor,
-            None => self.0.push((name, tensor)),
+        match self.place(&name) {
+            Some(i) => self.list[i].1 = tensor,
+            None => self.push(name, tensor),
+        }
+    }
+
+    fn push(&mut self, name: Arc<str>, tensor: Tensor) {
+        self.list.push((name, tensor));
+        let new = if self.list.len() == FEW + 1 { 0 } else { self.list.len() - 1 };
+        if self.list.len() > FEW {
+            for (i, (name, _)) in self.list.iter().enumerate().skip(new) {
+                self.places.entry(Arc::clone(name)).or_insert(i);
+            }
         }
     }
 
     /// All columns in order.
     pub fn iter(&self) -> impl Iterator<Item = (&Arc<str>, &Tensor)> {
-        self.0.iter().map(|(n, t)| (n, t))
+        self.list.iter().map(|(n, t)| (n, t))
     }
 
     /// The leaves of the column `root`.
@@ -101,7 +132,11 @@ impl Columns {
 
 impl FromIterator<(Arc<str>, Tensor)> for Columns {
     fn from_iter<I: IntoIterator<Item = (Arc<str>, Tensor)>>(iter: I) -> Self {
-        Self(iter.into_iter().collect())
+        let mut out = Self::default();
+        for (name, tensor) in iter {
+            out.push(name, tensor);
+        }
+        out
     }
 }
 

@@ -1,5 +1,7 @@
 //! `AddColumnsFromEpisodesToTrainBatch`: actions, rewards, flags and the extra model outputs.
 
+use std::collections::HashSet;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +56,7 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        let before = plan.batch.clone();
+        let before: HashSet<String> = plan.batch.columns.iter().map(|c| root(&c.name).to_owned()).collect();
         let flag = TensorType::new(DType::Bool, []);
         let recorded =
             |r: &str| -> Vec<_> { plan.episodes.under(r).map(|(n, t)| (n.to_string(), t.clone())).collect() };
@@ -64,7 +66,7 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
             add.extend([TERMINATEDS, TRUNCATEDS].map(|n| (n.to_owned(), flag.clone())));
         }
         add.extend(plan.episodes.extras().filter(|(n, _)| !is_state(n)).map(|(n, t)| (n.to_string(), t.clone())));
-        for (name, ty) in add.into_iter().filter(|(n, _)| !before.has(root(n))) {
+        for (name, ty) in add.into_iter().filter(|(n, _)| !before.contains(root(n))) {
             plan.add_steps(&name, ty)?;
         }
         Ok(())
@@ -87,7 +89,8 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
         }
         let extras = episodes.steps.iter().filter(|(n, _)| crate::episode::is_extra(n) && !is_state(n));
         add.extend(extras.map(|(n, t)| (n.to_string(), t.clone())));
-        add.retain(|(name, _)| !batch.has(root(name)));
+        let before: HashSet<&str> = batch.iter().map(|(name, _)| root(name)).collect();
+        add.retain(|(name, _)| !before.contains(root(name)));
         for (name, tensor) in add {
             batch.push(name, tensor);
         }

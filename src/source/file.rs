@@ -16,9 +16,11 @@ mod ipc;
 mod memory;
 mod pages;
 mod parquet;
+mod stamp;
 
 use std::any::Any;
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,9 +29,10 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 
 pub use discover::discover;
+use stamp::Stamp;
 
 use crate::error::{Error, Kind, Result};
 
@@ -95,6 +98,10 @@ pub struct InputFile {
     pub row_groups: Vec<RowGroup>,
     /// Something odd about the file that does not stop it from being read, in words.
     pub note: Option<String>,
+    /// Positions of the columns: a schema is searched name by name, which takes long where it has very many.
+    places: HashMap<String, usize>,
+    /// None for a table in memory.
+    stamp: Option<Stamp>,
     footer: Footer,
 }
 
@@ -138,11 +145,13 @@ impl InputFile {
                 FileFormat::ArrowStream => ipc::Footer::parse_stream(&mut file, bytes),
                 FileFormat::Memory => Err(Error::internal("a file is recognised as no file")),
             })?;
-            Ok((bytes, format, schema, row_groups, note, footer))
+            Ok((Stamp::of(&meta), format, schema, row_groups, note, footer))
         })();
         match parsed {
-            Ok((bytes, format, schema, row_groups, note, footer)) => {
-                Ok(Self { path: path.to_owned(), name, bytes, format, schema, row_groups, note, footer })
+            Ok((stamp, format, schema, row_groups, note, footer)) => {
+                let (path, bytes, places) = (path.to_owned(), stamp.bytes, places(&schema));
+                let stamp = Some(stamp);
+                Ok(Self { path, name, bytes, format, schema, row_groups, note, places, stamp, footer })
             }
             // `Error::io` has named the path already; the name is the shorter one.
             Err(e) => Err(rename_file(&e, name)),
@@ -158,13 +167,20 @@ impl InputFile {
     /// Whether there is a top-level column of this name.
     #[must_use]
     pub fn has(&self, column: &str) -> bool {
-        self.schema.column_with_name(column).is_some()
+        self.places.contains_key(column)
+    }
+
+    /// Position and field of a top-level column, the first one of this name.
+    #[must_use]
+    pub fn field(&self, column: &str) -> Option<(usize, &Field)> {
+        let at = *self.places.get(column)?;
+        Some((at, self.schema.field(at)))
     }
 
     /// Nulls of a top-level column in one row group (those inside of it included), where the file's metadata tell.
     #[must_use]
     pub fn null_count(&self, row_group: usize, column: &str) -> Option<u64> {
-        let (at, field) = self.schema.column_with_name(column)?;
+        let (at, field) = self.field(column)?;
         match &self.footer {
             _ if !field.is_nullable() => Some(0),
             Footer::Parquet(footer) => footer.null_count(row_group, at),
@@ -182,14 +198,10 @@ impl InputFile {
     pub fn read(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
         let place = |e: Error| e.row_group(row_group).file(self.name.clone());
         let (group, projection) = self.projection(row_group, columns).map_err(place)?;
-        let open = || {
-            File::open(&self.path)
-                .map_err(|e| rename_file(&Error::io("open the file", &self.path, &e), self.name.clone()))
-        };
         let batch_rows = batch_rows.max(1);
         let inner = guarded(|| match &self.footer {
-            Footer::Parquet(footer) => footer.read(open()?, self.bytes, row_group, &projection, batch_rows),
-            Footer::Ipc(footer) => footer.read(open()?, row_group, projection, batch_rows),
+            Footer::Parquet(footer) => footer.read(self.reopen()?, self.bytes, row_group, &projection, batch_rows),
+            Footer::Ipc(footer) => footer.read(self.reopen()?, row_group, projection, batch_rows),
             Footer::Memory(footer) => footer.read(row_group, &projection, batch_rows),
         })
         .map_err(place)?;
@@ -226,7 +238,7 @@ impl InputFile {
         };
         let mut projection = Vec::with_capacity(columns.len());
         for name in columns {
-            match self.schema.column_with_name(name) {
+            match self.field(name) {
                 Some((i, _)) => projection.push(i),
                 None => return Err(Error::internal("asked for a column that the file does not have").column(name)),
             }
@@ -234,6 +246,25 @@ impl InputFile {
         projection.sort_unstable();
         projection.dedup();
         Ok((group, projection))
+    }
+
+    /// Opens the file again, if it is still the one that was opened first.
+    fn reopen(&self) -> Result<File> {
+        let io = |e: &std::io::Error| rename_file(&Error::io("open the file", &self.path, e), self.name.clone());
+        let file = File::open(&self.path).map_err(|e| io(&e))?;
+        if let Some(stamp) = &self.stamp {
+            stamp.check(&file.metadata().map_err(|e| io(&e))?).map_err(|e| e.file(self.name.clone()))?;
+        }
+        Ok(file)
+    }
+
+    /// Refuses a file that was written to, replaced or removed since it was opened: what was read of it before and after
+    /// may not belong together.
+    ///
+    /// # Errors
+    /// Of kind `Environment`. A change that keeps size and modification time is not seen.
+    pub fn check_unchanged(&self) -> Result<()> {
+        if self.stamp.is_some() { self.reopen().map(drop) } else { Ok(()) }
     }
 
     /// Which of `columns` cannot be read, by trying each by itself: decoders do not say.
@@ -255,9 +286,19 @@ impl InputFile {
     pub fn digest(&self) -> Result<String> {
         let io = |e: std::io::Error| rename_file(&Error::io("read the file", &self.path, &e), self.name.clone());
         let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(File::open(&self.path).map_err(io)?).map_err(io)?;
+        hasher.update_reader(self.reopen()?).map_err(io)?;
+        self.check_unchanged()?;
         Ok(format!("blake3:{}", hasher.finalize().to_hex()))
     }
+}
+
+/// Positions of the columns by name; of several of one name, the first.
+fn places(schema: &SchemaRef) -> HashMap<String, usize> {
+    let mut out = HashMap::with_capacity(schema.fields().len());
+    for (i, field) in schema.fields().iter().enumerate() {
+        out.entry(field.name().clone()).or_insert(i);
+    }
+    out
 }
 
 /// The error with its file called `name`, whatever it was called before.
@@ -397,6 +438,10 @@ impl Iterator for Guarded {
             self.inner = None;
         }
         let place = |e: Error| {
+            // A file that is cut or written anew while it is read looks damaged.
+            if let Err(changed) = self.file.check_unchanged() {
+                return changed;
+            }
             let e = match self.file.damaged_column(self.row_group, &self.columns) {
                 Some(column) if e.kind() == Kind::Usage => e.column(column.as_str()),
                 _ => e,

@@ -60,7 +60,7 @@ pub(super) fn types_of(module: &str, sight: &Sight, rows: &RowMap, unified: &Uni
 fn dtype_of(sight: &Sight, rows: &RowMap, source: &str, spec: &LeafSpec, unified: DType) -> Result<DType> {
     let mut out: Option<(DType, &Arc<InputFile>)> = None;
     for file in sight.files.iter().map(|&f| &rows.files()[f]) {
-        let Ok(field) = file.schema.field_with_name(source) else { continue };
+        let Some((_, field)) = file.field(source) else { continue };
         // What a schema does not tell (packed arrays), the look at the first rows did.
         let Some(found) = ingest::leaf_dtype(field, &spec.path) else { continue };
         out = Some(match out {
@@ -115,7 +115,7 @@ impl<'a> FirstStep<'a> {
 
     /// The shape of a leaf, or `None` where it is null.
     fn shape(&self, source: &str, spec: &LeafSpec) -> Result<Option<Vec<usize>>> {
-        let (Some(array), Ok(field)) = (self.batch.column_by_name(source), self.file.schema.field_with_name(source))
+        let (Some(array), Some((_, field))) = (self.batch.column_by_name(source), self.file.field(source))
         else {
             return Ok(None);
         };

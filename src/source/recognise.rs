@@ -91,7 +91,7 @@ fn open_rows(job: &Job, rows: RowMap, infos: bool) -> Result<Box<dyn Source>> {
 
 fn check_items(file: &InputFile, column: &str) -> Result<()> {
     let there = || file.schema.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>().join(", ");
-    match file.schema.column_with_name(column) {
+    match file.field(column) {
         Some((_, field)) if is_item_type(field.data_type()) => Ok(()),
         Some((_, field)) => Err(Error::usage(format!("found {}, expected binary msgpack items", field.data_type()))
             .file(file.name.clone())
@@ -111,7 +111,7 @@ fn look_for_items(file: &InputFile, item: &str) -> Result<()> {
     if file.schema.fields().iter().any(|f| is_step(f.name())) {
         return Ok(());
     }
-    if let Some((_, field)) = file.schema.column_with_name(item) {
+    if let Some((_, field)) = file.field(item) {
         let found = type_name(field);
         return Err(Error::usage(format!("found {found}, expected binary msgpack items"))
             .file(file.name.clone())
@@ -142,8 +142,8 @@ fn recognise(job: &Job, rows: &RowMap) -> Result<(Layout, String)> {
     }
     let file = rows.files().iter().find(|f| f.rows() > 0).unwrap_or(&rows.files()[0]);
     let user_name = |canonical: &'static str| job.input.columns.get(canonical).map_or(canonical, String::as_str);
-    let type_of = |name: &str| file.schema.column_with_name(name).map(|(_, f)| f.data_type());
-    let has = |canonical: &'static str| file.schema.column_with_name(user_name(canonical)).is_some();
+    let type_of = |name: &str| file.field(name).map(|(_, f)| f.data_type());
+    let has = |canonical: &'static str| file.has(user_name(canonical));
     if type_of(user_name(ITEM)).is_some_and(is_item_type) && !has(column::OBS) {
         return Ok((Layout::RllibEpisodes, format!("rllib-episodes (a binary column `{}`)", user_name(ITEM))));
     }

@@ -64,7 +64,7 @@ impl ScanColumns {
         }
         // Of infos, the values must be looked at as well: lists in them may have any length.
         names.extend(self.infos.iter().map(|(source, ..)| source.clone()));
-        names.retain(|n| file.schema.column_with_name(n).is_some());
+        names.retain(|n| file.has(n));
         names.sort_unstable();
         names.dedup();
         names
@@ -313,7 +313,7 @@ impl Batch {
     ) {
         for (i, (source, spec, ty)) in columns.infos.iter().enumerate() {
             let at = columns.extras.len() + i;
-            let (Some(array), Ok(field)) = (batch.column_by_name(source), file.schema.field_with_name(source)) else {
+            let (Some(array), Some((_, field))) = (batch.column_by_name(source), file.field(source)) else {
                 self.extras.push((at, Some(NullBuffer::new_null(self.len))));
                 continue;
             };

@@ -187,7 +187,6 @@ fn group(files: &[Arc<InputFile>]) -> Vec<Group> {
 
 /// The field of a file's column.
 fn field_of<'a>(file: &'a InputFile, source: &str) -> Result<&'a Field> {
-    file.schema
-        .field_with_name(source)
-        .map_err(|_| Error::internal(format!("column {source:?} vanished")).file(file.name.clone()))
+    let found = file.field(source).map(|(_, field)| field);
+    found.ok_or_else(|| Error::internal(format!("column {source:?} vanished")).file(file.name.clone()))
 }

@@ -13,6 +13,7 @@ mod connector_docs;
 mod custom;
 mod determinism;
 mod diff;
+mod faults;
 mod golden;
 mod infos;
 mod inspect;

@@ -2,6 +2,8 @@
 
 mod args;
 mod commands;
+#[cfg(unix)]
+mod interrupt;
 mod progress;
 mod report;
 

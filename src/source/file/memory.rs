@@ -41,6 +41,8 @@ impl InputFile {
             name: name.to_owned(),
             bytes: row_groups.iter().map(|g| g.bytes).sum(),
             format: FileFormat::Memory,
+            places: super::places(&schema),
+            stamp: None,
             schema,
             row_groups,
             note: None,

@@ -1,5 +1,6 @@
 //! One column of several files.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
@@ -38,6 +39,8 @@ pub(super) struct Merge {
     id: Option<(IdKind, usize)>,
     /// Tensor columns: the leaves, once a file had a type that may hold tensors.
     pub(super) leaves: Vec<Leaf>,
+    /// Positions of the leaves, by name.
+    places: HashMap<String, usize>,
     /// The first file in which it cannot be read as tensors, the type there, and why.
     unusable: Option<(usize, String, Error)>,
     notes: Vec<String>,
@@ -81,6 +84,7 @@ impl Merge {
             first: None,
             id: None,
             leaves: Vec::new(),
+            places: HashMap::new(),
             unusable: None,
             notes: Vec::new(),
             rules,
@@ -176,14 +180,12 @@ impl Merge {
     ) -> Result<()> {
         let at = group[0];
         if self.leaves.is_empty() {
-            self.leaves = specs.iter().map(|spec| Leaf::bare(spec, at)).collect();
+            for spec in &specs {
+                self.leaf_number(spec, at);
+            }
         }
-        let nested = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.starts_with('/'));
-        let clash = self
-            .leaves
-            .iter()
-            .any(|l| specs.iter().any(|s| nested(&l.spec.name, &s.name) || nested(&s.name, &l.spec.name)));
-        if (!self.rules.several || clash) && !self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name))
+        let same = self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name));
+        if !same && (!self.rules.several || self.clashes(&specs))
         {
             let (first, before) = self.first.clone().unwrap_or_else(|| (at, type_name(field)));
             let hint = "record one layout, or convert the files apart";
@@ -201,13 +203,21 @@ impl Merge {
         Ok(())
     }
 
+    /// Whether a leaf is a struct here and a value there.
+    fn clashes(&self, specs: &[LeafSpec]) -> bool {
+        let new = specs.iter().filter(|s| !self.places.contains_key(&s.name)).map(|s| s.name.as_str());
+        let names: Vec<&str> = self.leaves.iter().map(|l| l.spec.name.as_str()).chain(new).collect();
+        column::nested(&names).is_some()
+    }
+
     /// The position of a leaf, new or known.
     fn leaf_number(&mut self, spec: &LeafSpec, at: usize) -> usize {
-        if let Some(i) = self.leaves.iter().position(|l| l.spec.name == spec.name) {
-            return i;
+        let new = self.leaves.len();
+        let place = *self.places.entry(spec.name.clone()).or_insert(new);
+        if place == new {
+            self.leaves.push(Leaf::bare(spec, at));
         }
-        self.leaves.push(Leaf::bare(spec, at));
-        self.leaves.len() - 1
+        place
     }
 
     /// Adds infos as a group of files has them.

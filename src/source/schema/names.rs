@@ -95,19 +95,16 @@ pub(super) fn canonical(
             note(notes, format!("column `{source}` is not read: `[input] columns` takes {name} from `{theirs}`"));
             continue;
         }
-        if let Some(other) = out.iter().find(|o| clash(&o.name, &name)) {
-            let e = Error::usage(format!("found the columns {:?} and {source:?}, which are both {name}", other.source));
-            return Err(place(e.hint("name the one to read in `[input] columns`, or rename one in the files")));
-        }
         out.push(Named { name, source: source.clone(), field: field.clone() });
     }
+    let found: Vec<&str> = out.iter().map(|n| n.name.as_str()).collect();
+    if let Some((a, b)) = column::nested(&found) {
+        let (first, second) = (&out[a].source, &out[b].source);
+        let e =
+            Error::usage(format!("found the columns {first:?} and {second:?}, which are both {}", out[b].name));
+        return Err(place(e.hint("name the one to read in `[input] columns`, or rename one in the files")));
+    }
     Ok(out)
-}
-
-/// Whether two columns are the same, or one is a leaf of the other.
-fn clash(a: &str, b: &str) -> bool {
-    let below = |a: &str, b: &str| a.strip_prefix(b).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-    below(a, b) || below(b, a)
 }
 
 fn is_pandas_index(name: &str) -> bool {

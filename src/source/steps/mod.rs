@@ -209,6 +209,7 @@ impl StepsSource {
         let mut out = Vec::with_capacity(scanned.runs.ids.len());
         let mut own: HashMap<(&EpisodeId, Option<&str>), &Who> = HashMap::new();
         let mut presence: Vec<Presence> = Vec::new();
+        let mut known: HashMap<String, usize> = HashMap::new();
         index.notes.extend(self.odd_infos(scanned, &mut index.layout));
         for (e, who) in scanned.runs.ids.iter().enumerate() {
             // Only where modules are recorded can one agent of an episode stand here twice.
@@ -228,9 +229,9 @@ impl StepsSource {
             }
             index.multi_agent |= who.agent.is_some();
             let module = agents::module_of(who, options.agent_to_module)?;
-            let known = index.modules.iter().position(|m| *m == module);
-            let at = known.unwrap_or(index.modules.len());
-            if known.is_none() {
+            let new = index.modules.len();
+            let at = *known.entry(module.clone()).or_insert(new);
+            if at == new {
                 index.modules.push(module);
                 presence.push(Presence::default());
             }
@@ -305,16 +306,15 @@ impl StepsSource {
     /// without what its first step lacks; with a mask for infos that some of its steps lack.
     fn layout_of(&self, seen: &Presence, own: Option<&Own>, all: &EpisodeLayout) -> EpisodeLayout {
         let lacks = |at: usize| seen.null.contains(&at) && !seen.valid.contains(&at);
-        let extra = |source: &String| self.scan.extras.iter().position(|e| e == source);
+        let extras: HashMap<&str, usize> = self.scan.extras.iter().enumerate().map(|(i, e)| (e.as_str(), i)).collect();
         let columns = self.shape.unified.columns.iter();
-        let missing: Vec<&str> = columns
-            .filter(|c| extra(&c.source).is_some_and(lacks))
+        let missing: HashSet<&str> = columns
+            .filter(|c| extras.get(c.source.as_str()).is_some_and(|&at| lacks(at)))
             .flat_map(|c| c.leaves.iter().map(|(leaf, _)| leaf.name.as_str()))
             .collect();
-        let info = |name: &str| {
-            let at = self.scan.infos.iter().position(|(_, spec, _)| spec.name == *name)?;
-            Some(self.scan.extras.len() + at)
-        };
+        let infos = self.scan.infos.iter().zip(self.scan.extras.len()..);
+        let infos: HashMap<&str, usize> = infos.map(|((_, spec, _), at)| (spec.name.as_str(), at)).collect();
+        let info = |name: &str| infos.get(name).copied();
         let mut steps = Vec::with_capacity(all.steps.len());
         for (name, ty) in &all.steps {
             match info(name) {

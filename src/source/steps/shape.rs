@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 use arrow::buffer::NullBuffer;
 
 use crate::column::{ACTIONS, NEXT_OBS, OBS, REWARDS, rebase, root};
@@ -42,7 +42,8 @@ pub(super) fn split_leaves(unified: &Unified) -> Result<(Vec<Leaf>, Vec<Leaf>)> 
     steps.extend(leaves(&|r| r == REWARDS));
     steps.extend(leaves(&|r| !matches!(r, OBS | ACTIONS | REWARDS | NEXT_OBS)));
     let next = leaves(&|r| r == NEXT_OBS);
-    let found = |name: &str| next.iter().find(|(n, _)| **n == *name).map(|(_, ty)| ty);
+    let of: HashMap<&str, &TensorType> = next.iter().rev().map(|(n, ty)| (&**n, ty)).collect();
+    let found = |name: &str| of.get(name).copied();
     for (name, ty) in &obs {
         // Where several modules have rows, each module's types are compared once they are known.
         check_pair(name, ty, found(&rebase(name, NEXT_OBS)), next.is_empty(), unified.several)?;
@@ -51,6 +52,15 @@ pub(super) fn split_leaves(unified: &Unified) -> Result<(Vec<Leaf>, Vec<Leaf>)> 
         return Err(Error::usage("`new_obs` has leaves that `obs` has not").column(NEXT_OBS));
     }
     Ok((steps, next))
+}
+
+/// The columns of a batch, the first one of each name.
+pub(super) fn by_name(batch: &RecordBatch) -> HashMap<&str, &ArrayRef> {
+    let mut out = HashMap::with_capacity(batch.num_columns());
+    for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        out.entry(field.name().as_str()).or_insert(array);
+    }
+    out
 }
 
 /// Refuses a recorded next observation that does not fit its observation.
@@ -82,22 +92,22 @@ impl Shape {
         let there: HashSet<&str> = layout.steps.iter().map(|(name, _)| &**name).collect();
         let read = |(name, _): &&Leaf| there.contains(&**name);
         let next = self.next.iter().filter(|(name, _)| there.contains(rebase(name, OBS).as_str()));
-        let further = layout.steps.iter().enumerate().filter(|(i, (name, ty))| {
-            let before = layout.steps[..*i].iter().any(|(n, _)| n == name);
-            before || (root(name) == NEXT_OBS && self.next.iter().any(|(n, t)| n == name && t != ty))
+        let recorded: HashMap<&str, &TensorType> = self.next.iter().map(|(name, ty)| (&**name, ty)).collect();
+        let mut before: HashSet<&str> = HashSet::with_capacity(layout.steps.len());
+        let further = layout.steps.iter().filter(|(name, ty)| {
+            let again = !before.insert(name);
+            again || recorded.get(&**name).is_some_and(|t| *t != ty)
         });
-        let further = further.map(|(_, leaf)| leaf);
+        let further: Vec<&Leaf> = further.collect();
         self.steps.iter().filter(read).chain(next).chain(further).cloned().collect()
     }
 
     /// Adds the types that modules have and the unified schema has not.
     pub(super) fn add_variants<'a>(&self, modules: impl Iterator<Item = &'a Own>, layout: &mut EpisodeLayout) {
-        for (name, ty) in modules.flatten() {
-            let known = self.steps.iter().chain(&self.next).chain(&layout.steps).any(|(n, t)| **n == **name && t == ty);
-            if !known {
-                layout.steps.push((Arc::from(name.as_str()), ty.clone()));
-            }
-        }
+        let known = self.steps.iter().chain(&self.next).chain(&layout.steps);
+        let mut known: HashSet<(&str, &TensorType)> = known.map(|(name, ty)| (&**name, ty)).collect();
+        let further: Vec<_> = modules.flatten().filter(|(name, ty)| known.insert((name.as_str(), ty))).collect();
+        layout.steps.extend(further.into_iter().map(|(name, ty)| (Arc::from(name.as_str()), ty.clone())));
     }
 
     /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null.
@@ -116,20 +126,19 @@ impl Shape {
             places.entry(name).or_default().push(i);
         }
         let at = |name: &str| places.get(name).cloned().unwrap_or_default();
+        let arrays = by_name(batch);
         for column in
             self.unified.columns.iter().filter(|c| c.leaves.iter().any(|(l, _)| places.contains_key(&*l.name)))
         {
-            let Some(array) = batch.column_by_name(&column.source) else {
+            let Some(array) = arrays.get(column.source.as_str()) else {
                 for i in column.leaves.iter().flat_map(|(leaf, _)| at(&leaf.name)) {
                     found[i] = Some(Tensor::zeros(leaves[i].1.clone(), rows));
                     nulls.push((i, NullBuffer::new_null(rows)));
                 }
                 continue;
             };
-            let field = file
-                .schema
-                .field_with_name(&column.source)
-                .map_err(|e| Error::internal(format!("column {:?}: {e}", column.source)))?;
+            let field = file.field(&column.source).map(|(_, field)| field);
+            let field = field.ok_or_else(|| Error::internal(format!("column {:?} vanished", column.source)))?;
             for (spec, _) in &column.leaves {
                 let places = at(&spec.name);
                 let types: Vec<TensorType> = places.iter().map(|&i| leaves[i].1.clone()).collect();

@@ -120,8 +120,9 @@ pub(super) fn blocks(
             .filter_map(|(name, source)| Some((name, source.clone().filter(|_| flags)?)))
             .collect();
     let mut wanted = shape.unified.sources(&file);
-    let tensor_source = |s: &String| shape.unified.columns.iter().any(|c| c.source == *s && !c.leaves.is_empty());
-    wanted.retain(|s| tensor_source(s) || flag_names.iter().any(|(_, f)| f == s));
+    let tensors = shape.unified.columns.iter().filter(|c| !c.leaves.is_empty());
+    let tensors: HashSet<&str> = tensors.map(|c| c.source.as_str()).collect();
+    wanted.retain(|s| tensors.contains(s.as_str()) || flag_names.iter().any(|(_, f)| f == s));
     let mut batches = Some(file.read(group.row_group, &wanted, batch_rows));
     let first_in_file = file.row_groups[group.row_group].first_row;
     let mut row = group.first_row;

@@ -22,6 +22,8 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
             _ => Existing::Refuse,
         },
     };
+    #[cfg(unix)]
+    crate::interrupt::explain();
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {
         Some(bar) if !args.quiet && !args.job.json => bar,
