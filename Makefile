@@ -77,7 +77,7 @@ shapes: .venv/ready
 # Hostile bytes for everything that is read. Needs a nightly Rust and `cargo install cargo-fuzz`. Without a sanitizer: there
 # is no unsafe code here.
 fuzz:
-	cd fuzz && cargo +nightly run --quiet --bin seeds
+	cd fuzz && cargo +nightly run --quiet --example seeds
 	cd fuzz && for target in $(FUZZ_TARGETS); do \
 		cargo +nightly fuzz run --sanitizer none $$target -- -max_total_time=$(SECONDS_A_TARGET) -timeout=20 -rss_limit_mb=1024 || exit 1; \
 	done

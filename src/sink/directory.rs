@@ -81,6 +81,9 @@ impl Drop for OutputDir {
         // An error here would hide the one that is on its way; what stays behind is marked as unfinished.
         let Ok(found) = Found::look(&self.root) else { return };
         if !found.has_mark || found.has_manifest {
+            if self.created && found.is_empty() {
+                let _ = fs::remove_dir(&self.root);
+            }
             return;
         }
         if found.remove(&self.root).is_ok() && fs::remove_file(self.root.join(UNFINISHED)).is_ok() && self.created {
@@ -230,8 +233,9 @@ impl OutputDir {
             }
             Err(e) => return Err(failed("look into the output directory", path, &e)),
         }
-        this.mark()?;
+        // Before the mark: where a full disk takes no more than its name, that is taken back, too.
         this.open = true;
+        this.mark()?;
         Ok(this)
     }
 
@@ -258,8 +262,9 @@ impl OutputDir {
             found.remove(&new)?;
             return Ok(this);
         }
-        this.mark()?;
+        // Before the mark: where a full disk takes no more than its name, that is taken back, too.
         this.open = true;
+        this.mark()?;
         Ok(this)
     }
 
