@@ -57,10 +57,10 @@ pub(super) fn failed(doing: &str, path: &Path, source: &io::Error) -> Error {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             e.hint("free some space on that disk, or choose another --output")
         }
-        ErrorKind::FileTooLarge => {
-            e.hint("the file system, or a limit on file sizes (ulimit -f), allows no larger file: raise it, or set a smaller \
-                    output.rows_per_shard")
-        }
+        ErrorKind::FileTooLarge => e.hint(
+            "the file system, or a limit on file sizes (ulimit -f), allows no larger file: raise it, or set a smaller \
+                    output.rows_per_shard",
+        ),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
             e.hint("choose an --output directory that you may write to")
         }

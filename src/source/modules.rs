@@ -115,8 +115,7 @@ impl<'a> FirstStep<'a> {
 
     /// The shape of a leaf, or `None` where it is null.
     fn shape(&self, source: &str, spec: &LeafSpec) -> Result<Option<Vec<usize>>> {
-        let (Some(array), Some((_, field))) = (self.batch.column_by_name(source), self.file.field(source))
-        else {
+        let (Some(array), Some((_, field))) = (self.batch.column_by_name(source), self.file.field(source)) else {
             return Ok(None);
         };
         ingest::first_shape(field, array, spec, self.row_in_file)

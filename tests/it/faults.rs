@@ -18,8 +18,7 @@ use crate::support::{Work, contains};
 const JOB: &str = "[output]\nrows_per_shard = 400\n";
 const SHARD: &str = "out/default_policy/part-00003.parquet";
 
-const ARGS: [&str; 9] =
-    ["convert", "job.toml", "--input", "in", "--output", "out", "--quiet", "--threads", "1"];
+const ARGS: [&str; 9] = ["convert", "job.toml", "--input", "in", "--output", "out", "--quiet", "--threads", "1"];
 
 fn work() -> Work {
     let work = Work::of_batches(&cut(&recording(), 5000));

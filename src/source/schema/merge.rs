@@ -185,8 +185,7 @@ impl Merge {
             }
         }
         let same = self.leaves.iter().map(|l| &l.spec.name).eq(specs.iter().map(|s| &s.name));
-        if !same && (!self.rules.several || self.clashes(&specs))
-        {
+        if !same && (!self.rules.several || self.clashes(&specs)) {
             let (first, before) = self.first.clone().unwrap_or_else(|| (at, type_name(field)));
             let hint = "record one layout, or convert the files apart";
             return Err(differ(files, &self.name, (&before, first), (&type_name(field), at), hint));

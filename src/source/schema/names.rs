@@ -100,8 +100,7 @@ pub(super) fn canonical(
     let found: Vec<&str> = out.iter().map(|n| n.name.as_str()).collect();
     if let Some((a, b)) = column::nested(&found) {
         let (first, second) = (&out[a].source, &out[b].source);
-        let e =
-            Error::usage(format!("found the columns {first:?} and {second:?}, which are both {}", out[b].name));
+        let e = Error::usage(format!("found the columns {first:?} and {second:?}, which are both {}", out[b].name));
         return Err(place(e.hint("name the one to read in `[input] columns`, or rename one in the files")));
     }
     Ok(out)
