@@ -73,7 +73,7 @@ def record(path, steps, recording):
 
 def peers_binary():
     """Builds the peers out of the parquet crate; where the program is."""
-    command = ["cargo", "bench", "--bench", "peers", "--no-run", "--message-format=json", "--quiet"]
+    command = ["cargo", "bench", "--bench", "peers", "--no-run", "--no-default-features", "--message-format=json", "--quiet"]
     built = subprocess.run(command, cwd=HERE.parent, check=True, capture_output=True, text=True).stdout
     found = [json.loads(line) for line in built.splitlines()]
     return next(m["executable"] for m in found if m.get("target", {}).get("name") == "peers" and m.get("executable"))

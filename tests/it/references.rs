@@ -161,3 +161,139 @@ fn columns_and_next_observations() {
         assert_eq!((0..flags.len()).map(|i| flags.value(i)).collect::<Vec<_>>(), expected, "{name}");
     }
 }
+
+/// `min(max(r, -limit), limit)`, the sign of `r`, and `scale * r + shift`, each of the float64 that was recorded.
+#[test]
+fn rewards_clipped_and_scaled() {
+    let all = episodes();
+    let work = recording(&all);
+    let of = |piece: &str, by: &dyn Fn(f64) -> f64| {
+        work.manifest_of(&work.convert_job(&format!("[[learner.connectors]]\n{piece}\n"), &["--overwrite"]));
+        let expected: Vec<f64> = all.iter().flat_map(|e| &e.rewards).map(|r| by(*r)).collect();
+        close(&column(&work, "rewards"), &expected);
+    };
+    of("type = \"ClipRewards\"\nlimit = 0.2", &|r| r.clamp(-0.2, 0.2));
+    of("type = \"ClipRewards\"\nsign = true", &f64::signum);
+    of("type = \"RewardScaling\"\nscale = 4.0\nshift = -1.5", &|r| 4.0 * r - 1.5);
+}
+
+/// Row `t` holds the observations `t - 2`, `t - 1` and `t` of its own episode, zeros before its first one.
+#[test]
+fn stacked_observations() {
+    let all = episodes();
+    let work = recording(&all);
+    let job = "[[learner.connectors]]\ntype = \"StackObservations\"\nnum_frames = 3\n";
+    work.manifest_of(&work.convert_job(job, &[]));
+    let rows = read_shards(&work.path().join("out/default_policy"));
+    let stacked = rows.column_by_name("obs").unwrap().as_fixed_size_list().values().clone();
+    let found: Vec<f64> = stacked.as_primitive::<Float32Type>().values().iter().map(|v| f64::from(*v)).collect();
+    let mut expected = Vec::new();
+    for e in &all {
+        for t in 0..e.rewards.len() {
+            expected.extend((0..3).map(|back| (t + back).checked_sub(2).map_or(0.0, |at| e.obs[at])));
+        }
+    }
+    close(&found, &expected);
+}
+
+/// Whatever is drawn: a relabelled step's goal is one that its episode achieved with this step's action or a later one,
+/// its reward says whether that action achieved it, and the other steps are as they were.
+#[test]
+fn relabelled_goals() {
+    let all = episodes();
+    let work = recording(&all);
+    let recorded =
+        crate::support::take(&read_input(&work), &(0..all.iter().map(|e| e.rewards.len()).sum()).collect::<Vec<_>>());
+    let goal = |values: &arrow::array::ArrayRef| {
+        let fields = ["achieved_goal", "desired_goal"]
+            .map(|n| std::sync::Arc::new(arrow::datatypes::Field::new(n, arrow::datatypes::DataType::Float64, false)));
+        let wanted = f64s(&vec![9.0; values.len()]);
+        let goals = arrow::array::StructArray::new(fields.to_vec().into(), vec![values.clone(), wanted], None);
+        std::sync::Arc::new(goals) as arrow::array::ArrayRef
+    };
+    let columns = recorded.schema().fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>();
+    let columns = columns.into_iter().map(|name| {
+        let values = recorded.column_by_name(&name).unwrap();
+        let values = if name.ends_with("obs") { goal(values) } else { values.clone() };
+        (name, values, true)
+    });
+    let batch = arrow::array::RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let work = Work::of_batches(&[batch]);
+    for strategy in ["future", "final", "episode"] {
+        let job = format!(
+            "[learner]\nalgorithm = \"DQN\"\n[[learner.connectors]]\ntype = \"HindsightGoalRelabelling\"\n\
+             goal_selection_strategy = \"{strategy}\"\nn_sampled_goal = 2.0\nseed = 5\n"
+        );
+        work.manifest_of(&work.convert_job(&job, &["--overwrite"]));
+        let (goals, next_goals) = (column(&work, "obs/desired_goal"), column(&work, "new_obs/desired_goal"));
+        let rewards = column(&work, "rewards");
+        let rows = read_shards(&work.path().join("out/default_policy"));
+        let relabelled = rows.column_by_name("relabelled").unwrap().as_boolean().clone();
+        assert_eq!(goals, next_goals, "one goal a step");
+        let (mut row, mut count) = (0, 0);
+        for e in &all {
+            let len = e.rewards.len();
+            for t in 0..len {
+                if relabelled.value(row) {
+                    count += 1;
+                    let (from, to) = match strategy {
+                        "future" => (t + 1, len + 1),
+                        "final" => (len, len + 1),
+                        _ => (1, len + 1),
+                    };
+                    let near = |at: usize| (e.obs[at] - goals[row]).abs() < 1e-6;
+                    assert!((from..to).any(near), "{strategy}, row {row}: {} is no such goal", goals[row]);
+                    let reached = (e.obs[t + 1] - goals[row]).abs() <= 0.05;
+                    close(&rewards[row..=row], &[if reached { 0.0 } else { -1.0 }]);
+                } else {
+                    close(&[goals[row], rewards[row]], &[9.0, e.rewards[t]]);
+                }
+                row += 1;
+            }
+        }
+        assert!((20..=45).contains(&count), "two of three of {row} steps: {count}");
+    }
+}
+
+/// The rows of the recording, as they were written.
+fn read_input(work: &Work) -> arrow::array::RecordBatch {
+    read_shards(&work.path().join("in"))
+}
+
+/// The leaves in the order of their sorted names, numbers as they are and a discrete one as one-hot.
+#[test]
+fn flattened_observations() {
+    let all = episodes();
+    let work = recording(&all);
+    let recorded = read_input(&work);
+    let modes: Vec<i64> = (0..recorded.num_rows()).map(|i| i64::try_from(i % 3).unwrap()).collect();
+    let fields = arrow::datatypes::Fields::from(vec![
+        arrow::datatypes::Field::new("pos", arrow::datatypes::DataType::Float64, false),
+        arrow::datatypes::Field::new("mode", arrow::datatypes::DataType::Int64, false),
+    ]);
+    let obs = recorded.column_by_name("obs").unwrap().clone();
+    let both = arrow::array::StructArray::new(fields, vec![obs.clone(), i64s(&modes)], None);
+    let schema = recorded.schema();
+    let names = schema.fields().iter().map(|f| f.name().clone()).filter(|n| n != "new_obs");
+    let columns = names.map(|name| {
+        let own = recorded.column_by_name(&name).unwrap().clone();
+        let values = if name == "obs" { std::sync::Arc::new(both.clone()) as arrow::array::ArrayRef } else { own };
+        (name, values, true)
+    });
+    let work = Work::of_batches(&[
+        arrow::array::RecordBatch::try_from_iter_with_nullable(columns.collect::<Vec<_>>()).unwrap()
+    ]);
+    let job = "[[learner.connectors]]\ntype = \"FlattenObservations\"\n[learner.connectors.input_observation_space]\n\
+               pos = { type = \"box\", shape = [], dtype = \"float64\" }\nmode = { type = \"discrete\", n = 3 }\n";
+    work.manifest_of(&work.convert_job(job, &[]));
+    let rows = read_shards(&work.path().join("out/default_policy"));
+    let flat = rows.column_by_name("obs").unwrap().as_fixed_size_list().values().clone();
+    let found: Vec<f64> = flat.as_primitive::<Float32Type>().values().iter().map(|v| f64::from(*v)).collect();
+    let numbers = obs.as_primitive::<arrow::datatypes::Float64Type>();
+    let mut expected = Vec::new();
+    for (pos, mode) in numbers.values().iter().zip(&modes) {
+        expected.extend((0..3).map(|m| f64::from(u8::from(m == *mode))));
+        expected.push(*pos);
+    }
+    close(&found, &expected);
+}
