@@ -143,7 +143,7 @@ pub fn convert_with(
         passes.run(Pass::Convert(&shuffles), &surveys, &mut rehearsed, "converting", fresh)?;
 
     // The digests in the manifest are those of what was read.
-    files.iter().try_for_each(|file| file.check_unchanged())?;
+    source.rows().files().iter().try_for_each(|file| file.check_unchanged())?;
 
     let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
     let quarantine = match job.input.on_bad_episode {

@@ -42,7 +42,7 @@ fn disturbed(work: &Work, mark: &str, disturb: impl FnOnce(&Child)) -> Output {
     let child = start(work, &[]);
     let started = Instant::now();
     while !work.path().join(mark).exists() {
-        assert!(started.elapsed() < Duration::from_secs(60), "the run never came to {mark}");
+        assert!(started.elapsed() < Duration::from_mins(1), "the run never came to {mark}");
         std::thread::sleep(Duration::from_micros(200));
     }
     signal(&child, "STOP");
@@ -142,7 +142,8 @@ fn an_input_that_changes_while_it_is_read() {
         fs::write(path, bytes).unwrap();
     };
     let remove = |path: &Path| fs::remove_file(path).unwrap();
-    let changes: [(&dyn Fn(&Path), &str); 4] = [
+    type Change<'a> = (&'a dyn Fn(&Path), &'a str);
+    let changes: [Change<'_>; 4] = [
         (&truncate, "the file changed while it was being read: found 1000 bytes"),
         (&touch, "the file changed while it was being read"),
         (&replace, "the file changed while it was being read"),
