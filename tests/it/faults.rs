@@ -129,6 +129,9 @@ fn permission_that_is_lost() {
     resumes_to_the_same(&work);
 }
 
+/// What is done to a file, and what is said of it.
+type Change<'a> = (&'a dyn Fn(&Path), &'a str);
+
 #[test]
 fn an_input_that_changes_while_it_is_read() {
     let truncate = |path: &Path| fs::File::options().write(true).open(path).unwrap().set_len(1000).unwrap();
@@ -142,7 +145,6 @@ fn an_input_that_changes_while_it_is_read() {
         fs::write(path, bytes).unwrap();
     };
     let remove = |path: &Path| fs::remove_file(path).unwrap();
-    type Change<'a> = (&'a dyn Fn(&Path), &'a str);
     let changes: [Change<'_>; 4] = [
         (&truncate, "the file changed while it was being read: found 1000 bytes"),
         (&touch, "the file changed while it was being read"),
