@@ -61,7 +61,13 @@ else:
         n = len(part) - 1
         episodes.append(
             SingleAgentEpisode(
-                observations=list(part), actions=[0] * n, rewards=[1.0] * n, terminated=True, len_lookback_buffer=0
+                observation_space=space,
+                action_space=spaces[1],
+                observations=list(part),
+                actions=[0] * n,
+                rewards=[1.0] * n,
+                terminated=True,
+                len_lookback_buffer=0,
             )
         )
     for episode in episodes:
