@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::recorded;
 use crate::batch::ModuleBatch;
 use crate::column::{INFOS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
@@ -45,11 +46,7 @@ impl Connector for AddInfosFromEpisodesToTrainBatch {
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if plan.batch.has(INFOS) {
-            return Ok(());
-        }
-        let leaves: Vec<_> = plan.episodes.under(INFOS).map(|(n, t)| (n.clone(), t.clone())).collect();
-        leaves.into_iter().try_for_each(|(name, ty)| plan.add_steps(&name, ty))
+        recorded::promise(plan, INFOS)
     }
 
     fn apply(
@@ -59,12 +56,7 @@ impl Connector for AddInfosFromEpisodesToTrainBatch {
         batch: &mut ModuleBatch,
         _: &mut Repairs,
     ) -> Result<()> {
-        if batch.has(INFOS) {
-            return Ok(());
-        }
-        for (name, infos) in episodes.steps.under(INFOS) {
-            batch.push(&**name, infos.clone());
-        }
+        recorded::add(episodes, batch, INFOS);
         Ok(())
     }
 }

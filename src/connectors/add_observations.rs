@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::recorded;
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
@@ -48,11 +49,7 @@ impl Connector for AddObservationsFromEpisodesToBatch {
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        if plan.batch.has(OBS) {
-            return Ok(());
-        }
-        let leaves: Vec<_> = plan.episodes.under(OBS).map(|(n, t)| (n.clone(), t.clone())).collect();
-        leaves.into_iter().try_for_each(|(name, ty)| plan.add_steps(&name, ty))
+        recorded::promise(plan, OBS)
     }
 
     fn apply(
@@ -62,12 +59,7 @@ impl Connector for AddObservationsFromEpisodesToBatch {
         batch: &mut ModuleBatch,
         _: &mut Repairs,
     ) -> Result<()> {
-        if batch.has(OBS) {
-            return Ok(());
-        }
-        for (name, obs) in episodes.steps.under(OBS) {
-            batch.push(&**name, obs.clone());
-        }
+        recorded::add(episodes, batch, OBS);
         Ok(())
     }
 }

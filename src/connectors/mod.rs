@@ -29,6 +29,7 @@ mod normalize_rewards_by_return_range;
 mod numpy_to_tensor;
 mod overlapping_sequences;
 mod prev_actions_prev_rewards;
+mod recorded;
 mod reward_scaling;
 mod rewards;
 mod stack_observations;

@@ -200,7 +200,10 @@ impl InputFile {
         let (group, projection) = self.projection(row_group, columns).map_err(place)?;
         let batch_rows = batch_rows.max(1);
         let inner = guarded(|| match &self.footer {
-            Footer::Parquet(footer) => footer.read(self.reopen()?, self.bytes, row_group, &projection, batch_rows),
+            Footer::Parquet(footer) => {
+                let reader = footer.read(self.reopen()?, self.bytes, row_group, &projection, batch_rows)?;
+                Ok(Box::new(reader) as Batches)
+            }
             Footer::Ipc(footer) => footer.read(self.reopen()?, row_group, projection, batch_rows),
             Footer::Memory(footer) => footer.read(row_group, &projection, batch_rows),
         })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::faults::Faults;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
-use crate::episode::{EpisodeId, EpisodeLayout};
+use crate::episode::{Chunk, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 
 /// Global rows at equal distances. An episode's rows stand side by side in most logs; where environments take turns,
@@ -173,6 +173,21 @@ impl Rare {
 }
 
 impl Entry {
+    /// What an episode batch says of it.
+    #[must_use]
+    pub fn chunk(&self, has_last_obs: bool) -> Chunk {
+        Chunk {
+            id: self.id.clone(),
+            agent_id: self.agent_id().cloned(),
+            ordinal: self.ordinal,
+            bare_rank: self.bare_rank,
+            t_started: self.t_started,
+            terminated: self.terminated,
+            truncated: self.truncated,
+            has_last_obs,
+        }
+    }
+
     /// Its agent, in multi-agent data.
     #[must_use]
     pub fn agent_id(&self) -> Option<&Arc<str>> {

@@ -17,7 +17,7 @@ use super::index::{self, Entry, Index, Rare, Span};
 use super::rows::{RowGroupRef, RowMap};
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{ACTIONS, DEFAULT_MODULE_ID, INFOS, OBS, REWARDS, root};
-use crate::episode::{Chunk, EpisodeBatch, EpisodeId, EpisodeLayout};
+use crate::episode::{EpisodeBatch, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, Duplicates, Unfinished};
 use crate::progress::{Progress, Step, go_on};
@@ -423,16 +423,7 @@ impl Source for ItemsSource {
                 donated += self.decode(&mut donors, blocks, row, entry)?.len;
             }
             donor_rows.push(begin..donated);
-            batch.chunks.push(Chunk {
-                id: entry.id.clone(),
-                agent_id: entry.agent_id().cloned(),
-                ordinal: entry.ordinal,
-                bare_rank: entry.bare_rank,
-                t_started: entry.t_started,
-                terminated: entry.terminated,
-                truncated: entry.truncated,
-                has_last_obs: true,
-            });
+            batch.chunks.push(entry.chunk(true));
         }
         let (own, donors) = (decoder.finish(), donors.finish());
         // Buffers of one item may look back differently far; what all of them have is the chunk's look-back. Where

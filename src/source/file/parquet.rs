@@ -14,7 +14,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::pages::form::columns_of;
 use super::pages::{Paged, Shared};
-use super::{Batches, DAMAGED, RowGroup, count, damaged};
+use super::{DAMAGED, RowGroup, count, damaged};
 use crate::error::{Error, Result};
 
 /// Bytes of a row group's columns that may wait to be decompressed.
@@ -53,17 +53,6 @@ impl Footer {
 
     /// Columns of tensors are read page by page, all others by the crate's reader.
     pub(super) fn read(
-        &self,
-        file: File,
-        bytes: u64,
-        row_group: usize,
-        columns: &[usize],
-        batch_rows: usize,
-    ) -> Result<Batches> {
-        Ok(Box::new(self.reader(file, bytes, row_group, columns, batch_rows)?))
-    }
-
-    pub(super) fn reader(
         &self,
         file: File,
         bytes: u64,

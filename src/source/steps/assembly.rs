@@ -8,7 +8,7 @@ use arrow::buffer::NullBuffer;
 use super::StepsSource;
 use super::shape::{Leaf, Shape};
 use crate::column::{self, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
-use crate::episode::{Chunk, Columns, EpisodeBatch};
+use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::source::Noticed;
 use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
@@ -319,16 +319,7 @@ impl<'a> Assembly<'a> {
                     _ => builder.extend_zeros(1),
                 }
             }
-            batch.chunks.push(Chunk {
-                id: entry.id.clone(),
-                agent_id: entry.agent_id().cloned(),
-                ordinal: entry.ordinal,
-                bare_rank: entry.bare_rank,
-                t_started: entry.t_started,
-                terminated: entry.terminated,
-                truncated: entry.truncated,
-                has_last_obs: recorded.is_some() || trailing.is_some(),
-            });
+            batch.chunks.push(entry.chunk(recorded.is_some() || trailing.is_some()));
         }
         batch.last_obs = columns.iter().zip(builders).map(|(c, b)| (Arc::clone(&c.name), b.finish())).collect();
         Ok(())

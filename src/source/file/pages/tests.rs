@@ -135,7 +135,7 @@ fn compare(file: &tempfile::NamedTempFile, batch_rows: usize, what: &str) -> Vec
     let columns: Vec<usize> = (0..input.schema.fields().len()).collect();
     let mut paged = Vec::new();
     for (group, promised) in groups.iter().enumerate() {
-        let mut ours = footer.reader(File::open(file.path()).unwrap(), bytes, group, &columns, batch_rows).unwrap();
+        let mut ours = footer.read(File::open(file.path()).unwrap(), bytes, group, &columns, batch_rows).unwrap();
         let builder = ParquetRecordBatchReaderBuilder::try_new(File::open(file.path()).unwrap()).unwrap();
         let theirs = builder.with_row_groups(vec![group]).with_batch_size(batch_rows).build().unwrap();
         let mut rows = 0;
