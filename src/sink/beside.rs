@@ -4,8 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use super::directory::{complete, is_data_set, remove_data_set};
+use super::directory::{complete, remove_data_set};
 use super::file::{failed, sync_directory};
+use super::found::is_data_set;
 use crate::error::{Error, Result};
 
 /// The directories beside a data set.

@@ -27,23 +27,14 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::beside;
 use super::file::{failed, sync_directory};
+use super::found::Found;
 use super::journal::{self, Finished, Intent, JOURNAL, JOURNAL_DRAFT, Journal};
+use super::names::{MANIFEST, MANIFEST_DRAFT, ModuleDir, QUARANTINE, RUN, UNFINISHED, folder_name};
 use crate::error::{Error, Result};
-use crate::job::Format;
-
-/// The data set's description. Written last.
-pub const MANIFEST: &str = "manifest.json";
-/// Time and speed of the run that wrote the data set.
-pub const RUN: &str = "run.json";
-/// The folder of what was left out; see `input.on_bad_episode`.
-pub const QUARANTINE: &str = "quarantine";
-/// Stands in the directory of a run that has not finished.
-pub const UNFINISHED: &str = ".gristmill-unfinished";
-const MANIFEST_DRAFT: &str = ".manifest.json.draft";
 
 /// The directory of one run.
 #[derive(Debug)]
@@ -90,73 +81,6 @@ impl Drop for OutputDir {
             let _ = fs::remove_dir(&self.root);
         }
     }
-}
-
-/// The folder of one module's shards.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ModuleDir {
-    /// Path inside the data set, with `/`, as the manifest has it.
-    pub relative: String,
-    /// Where it is.
-    pub path: PathBuf,
-}
-
-impl ModuleDir {
-    /// Path of shard `index`, and its name in the manifest.
-    #[must_use]
-    pub fn shard(&self, index: usize, format: Format) -> (PathBuf, String) {
-        let name = shard_name(index, format);
-        (self.path.join(&name), format!("{}/{name}", self.relative))
-    }
-}
-
-/// File name of shard `index`: `part-00000.parquet`.
-#[must_use]
-pub fn shard_name(index: usize, format: Format) -> String {
-    format!("part-{index:05}.{}", format.name())
-}
-
-/// Whether `name` is one that [`shard_name`] gives.
-fn is_shard_name(name: &str) -> bool {
-    name.strip_prefix("part-").and_then(|rest| rest.split_once('.')).is_some_and(|(digits, extension)| {
-        digits.len() >= 5
-            && digits.bytes().all(|b| b.is_ascii_digit())
-            && [Format::Parquet, Format::Arrow].iter().any(|f| f.name() == extension)
-    })
-}
-
-/// The folder name of a module id: the id itself where that is a plain file name on every system, else its bytes
-/// percent-encoded where they are not.
-///
-/// ```
-/// # use gristmill::sink::folder_name;
-/// assert_eq!(folder_name("default_policy"), "default_policy");
-/// assert_eq!(folder_name("team/red"), "team%2Fred");
-/// assert_eq!(folder_name("../etc"), "%2E.%2Fetc"); // a leading dot hides, or climbs
-/// assert_eq!(folder_name("100%"), "100%25");
-/// assert_eq!(folder_name(""), "%"); // no other id gives this name
-/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken, as is `quarantine`
-/// ```
-#[must_use]
-pub fn folder_name(module_id: &str) -> String {
-    use std::fmt::Write as _;
-    if module_id.is_empty() {
-        return "%".to_owned();
-    }
-    let taken = [MANIFEST, RUN, QUARANTINE].contains(&module_id) || is_shard_name(module_id);
-    let mut out = String::with_capacity(module_id.len());
-    for (i, c) in module_id.char_indices() {
-        if c.is_control() || "%/\\:*?\"<>|".contains(c) || (i == 0 && (c == '.' || taken)) {
-            let mut bytes = [0; 4];
-            for byte in c.encode_utf8(&mut bytes).bytes() {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "%{byte:02X}");
-            }
-        } else {
-            out.push(c);
-        }
-    }
-    out
 }
 
 impl OutputDir {
@@ -412,168 +336,14 @@ fn write_json<T: Serialize>(path: &Path, value: &T) -> Result<()> {
     write().map_err(|e| failed("write", path, &e))
 }
 
-/// What of a manifest tells which files are the data set's. Read leniently: it may be another version's.
-#[derive(Debug, Deserialize)]
-struct ManifestFiles {
-    gristmill: String,
-    modules: indexmap::IndexMap<String, ModuleFiles>,
-    #[serde(default)]
-    quarantine: Vec<ShardFile>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ModuleFiles {
-    shards: Vec<ShardFile>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ShardFile {
-    file: String,
-}
-
-/// What is in a directory.
-#[derive(Debug, Default)]
-struct Found {
-    has_manifest: bool,
-    has_mark: bool,
-    /// Files of gristmill's, relative with `/`.
-    own: Vec<String>,
-    /// Files, and whatever else, of others.
-    foreign: Vec<String>,
-    /// Folders, outer ones first.
-    folders: Vec<String>,
-}
-
-impl Found {
-    fn look(root: &Path) -> Result<Self> {
-        let mut found = Self::default();
-        let mut files = Vec::new();
-        list(root, "", &mut files, &mut found)?;
-        let at_root = |name: &str| files.iter().any(|f| f == name);
-        found.has_mark = at_root(UNFINISHED);
-        let listed = if at_root(MANIFEST) { manifest_files(root) } else { None };
-        found.has_manifest = listed.is_some();
-        let listed = listed.unwrap_or_default();
-        let ours = found.has_manifest || found.has_mark;
-        for file in files {
-            let name = file.rsplit('/').next().unwrap_or(&file);
-            let own = match file.as_str() {
-                MANIFEST => found.has_manifest,
-                RUN | MANIFEST_DRAFT | UNFINISHED | JOURNAL | JOURNAL_DRAFT => ours,
-                // An unfinished run has no list. Its shards lie in folders: `module/part` or `split/module/part`.
-                path => listed.contains(path) || (found.has_mark && path.contains('/') && is_shard_name(name)),
-            };
-            if own { found.own.push(file) } else { found.foreign.push(file) }
-        }
-        found.foreign.sort_unstable();
-        Ok(found)
-    }
-
-    fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.foreign.is_empty() && self.folders.is_empty()
-    }
-
-    fn refusal(&self, root: &Path) -> Error {
-        let what = if self.has_manifest {
-            "a data set of gristmill's".to_owned()
-        } else if self.has_mark {
-            "an unfinished data set of gristmill's (a run was interrupted, or is still writing)".to_owned()
-        } else {
-            return self.foreign_refusal(root);
-        };
-        let e =
-            Error::usage(format!("found {what}, expected an empty output directory")).file(root.display().to_string());
-        e.hint(if self.has_mark && !self.has_manifest {
-            "--resume goes on with it, --overwrite replaces it; or choose another --output"
-        } else {
-            "--overwrite replaces it; or choose another --output"
-        })
-    }
-
-    fn foreign_refusal(&self, root: &Path) -> Error {
-        let names = if self.foreign.is_empty() { &self.folders } else { &self.foreign };
-        let shown: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
-        let more = names.len().saturating_sub(shown.len());
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        Error::usage(format!(
-            "found files that are not gristmill's ({}{more}), expected an empty output directory",
-            shown.join(", ")
-        ))
-        .file(root.display().to_string())
-        .hint("choose another --output, or remove them yourself; gristmill removes only what it wrote")
-    }
-
-    fn check_removable(&self, root: &Path) -> Result<()> {
-        let ours = self.has_manifest || self.has_mark;
-        if ours && self.foreign.is_empty() { Ok(()) } else { Err(self.foreign_refusal(root)) }
-    }
-
-    /// Removes what is gristmill's. The manifest goes first: from then on the directory is no data set, whatever stops us.
-    fn remove(&self, root: &Path) -> Result<()> {
-        let remove = |name: &str| {
-            let path = name.split('/').fold(root.to_owned(), |path, part| path.join(part));
-            fs::remove_file(&path).map_err(|e| failed("remove", &path, &e))
-        };
-        if self.has_manifest {
-            remove(MANIFEST)?;
-            sync_directory(root)?;
-        }
-        for file in self.own.iter().filter(|f| ![MANIFEST, UNFINISHED].contains(&f.as_str())) {
-            remove(file)?;
-        }
-        for folder in self.folders.iter().rev() {
-            let path = folder.split('/').fold(root.to_owned(), |path, part| path.join(part));
-            fs::remove_dir(&path).map_err(|e| failed("remove", &path, &e))?;
-        }
-        Ok(())
-    }
-}
-
-/// Whether there is a manifest of gristmill's.
-pub(super) fn is_data_set(root: &Path) -> bool {
-    manifest_files(root).is_some()
-}
-
-/// The shard files that the manifest names, if it is one of gristmill's.
-fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
-    let text = fs::read(root.join(MANIFEST)).ok()?;
-    let manifest: ManifestFiles = serde_json::from_slice(&text).ok()?;
-    if manifest.gristmill.is_empty() {
-        return None;
-    }
-    let shards = manifest.modules.into_values().flat_map(|m| m.shards);
-    Some(shards.chain(manifest.quarantine).map(|s| s.file).collect())
-}
-
-/// Lists files below `root`. Links and other specials are foreign, and are not followed.
-fn list(root: &Path, inside: &str, files: &mut Vec<String>, found: &mut Found) -> Result<()> {
-    let directory = if inside.is_empty() { root.to_owned() } else { root.join(inside) };
-    let entries = fs::read_dir(&directory)
-        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|e| failed("look into", &directory, &e))?;
-    for entry in entries {
-        let kind = entry.file_type().map_err(|e| failed("look at", &entry.path(), &e))?;
-        let name = entry.file_name();
-        let relative = |name: &str| if inside.is_empty() { name.to_owned() } else { format!("{inside}/{name}") };
-        match name.to_str() {
-            Some(name) if kind.is_dir() => {
-                let folder = relative(name);
-                found.folders.push(folder.clone());
-                list(root, &folder, files, found)?;
-            }
-            Some(name) if kind.is_file() => files.push(relative(name)),
-            _ => found.foreign.push(relative(&name.to_string_lossy())),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
+    use super::super::found::list;
     use super::*;
     use crate::error::Kind;
+    use crate::job::Format;
 
     fn write(root: &Path, files: &[&str]) {
         for file in files {
@@ -720,32 +490,5 @@ mod tests {
         std::os::unix::fs::symlink(elsewhere.path(), tmp.path().join("p0")).unwrap();
         OutputDir::prepare(tmp.path(), Existing::Replace).unwrap_err();
         assert!(elsewhere.path().join("part-00000.parquet").exists());
-    }
-
-    #[test]
-    fn folder_names_are_plain_and_distinct() {
-        let ids = [
-            "p0",
-            "",
-            "%",
-            "%25",
-            ".",
-            "..",
-            "a/b",
-            "a%2Fb",
-            "a\\b",
-            "\u{7}",
-            "\u{85}",
-            "manifest.json",
-            "run.json",
-            "quarantine",
-            "é x",
-        ];
-        let names: BTreeSet<String> = ids.iter().map(|id| folder_name(id)).collect();
-        assert_eq!(names.len(), ids.len());
-        for name in names {
-            assert!(!name.starts_with('.') && !name.contains('/') && !name.chars().any(char::is_control), "{name:?}");
-        }
-        assert_eq!(folder_name("é x"), "é x");
     }
 }
