@@ -16,14 +16,15 @@ const PARTITIONS: usize = 256;
 /// Counts that are read from a stream in one go, if there is room.
 const READ: usize = 1024;
 
-/// Other bits of the hash than the tables use.
+/// Bits of the hash that tables of up to 2^32 places do not use: these take the lowest ones for a key's place, and the
+/// highest ones for its tag. Keys of one partition that shared those would stand in one heap.
 const fn partition_of(hash: u64) -> usize {
-    (hash >> 8) as usize % PARTITIONS
+    (hash >> 32) as usize % PARTITIONS
 }
 
 /// Which of `splits` parts of its partition a hash belongs to.
 const fn split_of(hash: u64, splits: u64) -> usize {
-    ((hash >> 16) % splits) as usize
+    ((hash >> 40) % splits) as usize
 }
 
 /// A unit's keys by kind and partition, each list in dataset order.
