@@ -7,7 +7,7 @@
 //!         episode_return  6.0      1.5      sums of the chunks, one after the other
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::column::{AGENT_ID, DEFAULT_MODULE_ID, EPS_ID, REWARDS};
@@ -113,39 +113,50 @@ fn summary(table: &EpisodeTable) -> String {
     format!("of all episodes, {}", out.join("; "))
 }
 
+/// What chunks of one episode have in common: id, agent, module.
+type Whose<'a> = (&'a EpisodeId, Option<&'a str>, u32);
+/// Episodes by where they end so far.
+type Ends = BTreeMap<i64, BTreeSet<usize>>;
+
+/// One past the last step of a chunk.
+fn end(entry: &Entry) -> i64 {
+    entry.t_started.saturating_add_unsigned(entry.steps)
+}
+
 /// For each entry, its row of the table. Rows are numbered in order of first appearance.
 pub(super) fn rows(entries: &[Entry]) -> Vec<usize> {
-    struct Open {
-        end: i64,
-        members: Vec<usize>,
-    }
     let mut by_time: Vec<usize> = (0..entries.len()).collect();
     by_time.sort_by_key(|&i| (entries[i].t_started, i));
-    let mut episodes: Vec<Open> = Vec::new();
-    let mut open: HashMap<(&EpisodeId, Option<&str>, u32), Vec<usize>> = HashMap::new();
+    // The members of each episode.
+    let mut episodes: Vec<Vec<usize>> = Vec::new();
+    // Of each id, the episodes by where they end so far.
+    let mut open: HashMap<Whose<'_>, Ends> = HashMap::new();
     for i in by_time {
         let entry = &entries[i];
-        let mine = open.entry((&entry.id, entry.agent_id().map(|a| &**a), entry.module)).or_default();
-        let end = entry.t_started.saturating_add(i64::try_from(entry.steps).unwrap_or(i64::MAX));
-        // Where it goes on exactly; else where it may go on behind a gap. A chunk at t = 0 begins an episode.
-        let fits = |exact: bool| {
-            mine.iter().copied().find(|&e| {
-                let before = episodes[e].end;
-                entry.t_started > 0 && if exact { before == entry.t_started } else { before < entry.t_started }
-            })
-        };
-        if let Some(e) = fits(true).or_else(|| fits(false)) {
-            episodes[e].end = end;
-            episodes[e].members.push(i);
+        let ends = open.entry((&entry.id, entry.agent_id().map(|a| &**a), entry.module)).or_default();
+        // Where it goes on exactly; else the first that it may go on behind a gap. A chunk at t = 0 begins an episode.
+        let exact = ends.get(&entry.t_started).and_then(BTreeSet::first);
+        let behind_a_gap = || ends.range(..entry.t_started).filter_map(|(_, own)| own.first()).min();
+        let goes_on = exact.or_else(behind_a_gap).copied().filter(|_| entry.t_started > 0);
+        let episode = goes_on.unwrap_or(episodes.len());
+        if let Some(last) = episodes.get(episode).and_then(|members| members.last()) {
+            let before = end(&entries[*last]);
+            if let Some(own) = ends.get_mut(&before) {
+                own.remove(&episode);
+                if own.is_empty() {
+                    ends.remove(&before);
+                }
+            }
         } else {
-            mine.push(episodes.len());
-            episodes.push(Open { end, members: vec![i] });
+            episodes.push(Vec::new());
         }
+        episodes[episode].push(i);
+        ends.entry(end(entry)).or_default().insert(episode);
     }
-    episodes.sort_by_key(|e| e.members.iter().min().copied());
+    episodes.sort_by_key(|members| members.iter().min().copied());
     let mut out = vec![0; entries.len()];
-    for (row, episode) in episodes.iter().enumerate() {
-        for &i in &episode.members {
+    for (row, members) in episodes.iter().enumerate() {
+        for &i in members {
             out[i] = row;
         }
     }
