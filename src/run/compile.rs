@@ -2,14 +2,14 @@
 
 use indexmap::IndexMap;
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::RecordBatch;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::Options;
-use super::cutter::{Cut, Rows};
-use super::output::{Brought, Encoded, ModuleEncoder, Sizes};
+use super::cutter::Rows;
+use super::output::{Brought, Sizes};
 use super::pass::{Done, Found, Pass};
 use super::passes::Passes;
 use super::prepare::{Indexed, Prepared};
@@ -23,7 +23,6 @@ use crate::progress::Progress;
 use crate::sink::{ColumnData, ColumnType};
 use crate::source::file::InputFile as Table;
 use crate::source::recognise;
-use crate::tensor::Tensor;
 
 /// What a table in memory is called in messages.
 pub const MEMORY: &str = "<memory>";
@@ -101,7 +100,8 @@ pub fn compile_with(
     let mut indexed = Indexed::new(job, own, open, |_| Ok(false), Path::new("."), options, progress)?;
     let (files, input_bytes) = (std::mem::take(&mut indexed.input_files), indexed.input_bytes);
     let prepared = indexed.prepare(job, progress)?;
-    let Prepared { source, pipeline, index, modules, basis, provenance, .. } = &prepared;
+    let Prepared { modules, basis, .. } = &prepared;
+    let schemas = prepared.schemas(job)?;
     let passes = Passes::new(prepared.work(progress), prepared.budget, Sizes::default())?.sort()?;
     let mut rehearsed = IndexMap::new();
     let surveys = passes.survey(basis.as_ref(), &mut rehearsed)?;
@@ -109,10 +109,8 @@ pub fn compile_with(
     let collected = passes.run(Pass::Convert(&[]), &surveys, &mut rehearsed, "converting", fresh)?;
 
     let (mut out, mut records) = (IndexMap::new(), IndexMap::new());
-    for (module, parts) in modules.iter().zip(collected.modules) {
-        let tensors = module.layout.columns.iter().map(|c| (c.name.clone(), ColumnType::Tensor(c.ty.clone())));
-        let schema: Vec<(String, ColumnType)> = provenance.columns().into_iter().chain(tensors).collect();
-        let joined = join(&schema, parts)?;
+    for ((module, schema), parts) in modules.iter().zip(schemas).zip(collected.modules) {
+        let joined = Rows::joined(&schema.columns, parts)?;
         let column = |(name, ty): &(String, ColumnType)| ColumnRecord {
             name: name.clone(),
             dtype: ty.dtype_name().to_owned(),
@@ -122,54 +120,18 @@ pub fn compile_with(
         let record = ModuleRecord {
             folder: module.name(),
             rows: joined.rows as u64,
-            columns: schema.iter().map(column).collect(),
+            columns: schema.columns.iter().map(column).collect(),
             ..ModuleRecord::default()
         };
         records.insert(module.name(), record);
-        out.insert(module.name(), joined);
+        let names = schema.columns.into_iter().map(|(name, _)| name);
+        let columns = names.zip(joined.columns).collect();
+        out.insert(module.name(), ModuleColumns { rows: joined.rows, columns });
     }
-    let mut manifest = manifest(job, pipeline, &**source, index, &collected.found, records, files);
-    (manifest.counts.filtered_out, manifest.counts.filtered_steps) = (prepared.filtered_out, prepared.filtered_steps);
+    let manifest = manifest(job, &prepared, &collected.found, records, files);
     let report = report(job, &manifest, input_bytes, started.elapsed().as_secs_f64());
-    let report = Report { episode_ids: index.episode_ids, output: String::new(), ..report };
+    let report = Report { output: String::new(), ..report };
     Ok(Compiled { modules: out, report })
-}
-
-/// What units brought, column by column in one piece. Each unit's own piece is freed on the way.
-fn join(schema: &[(String, ColumnType)], parts: Vec<Rows>) -> Result<ModuleColumns> {
-    let rows = parts.iter().map(|part| part.rows).sum();
-    let mut by_column: Vec<Vec<ColumnData>> = schema.iter().map(|_| Vec::with_capacity(parts.len())).collect();
-    for part in parts {
-        for (column, data) in by_column.iter_mut().zip(part.columns) {
-            column.push(data);
-        }
-    }
-    let columns = schema.iter().zip(by_column).map(|((name, ty), parts)| Ok((name.clone(), join_column(ty, parts)?)));
-    Ok(ModuleColumns { rows, columns: columns.collect::<Result<_>>()? })
-}
-
-fn join_column(ty: &ColumnType, parts: Vec<ColumnData>) -> Result<ColumnData> {
-    let wrong = || Error::internal("a unit's column of another kind");
-    if let ColumnType::Tensor(ty) = ty {
-        let tensor = |data| match data {
-            ColumnData::Tensor(t) => Ok(t),
-            ColumnData::Ids(_) => Err(wrong()),
-        };
-        let tensors = parts.into_iter().map(tensor).collect::<Result<Vec<Tensor>>>()?;
-        return Ok(ColumnData::Tensor(Tensor::concat(ty, &tensors)));
-    }
-    let ids = |data| match data {
-        ColumnData::Ids(ids) => Ok(ids),
-        ColumnData::Tensor(_) => Err(wrong()),
-    };
-    let ids = parts.into_iter().map(ids).collect::<Result<Vec<_>>>()?;
-    let ids: Vec<&dyn Array> = ids.iter().map(|a| &**a).collect();
-    if ids.is_empty() {
-        let ty =
-            if *ty == ColumnType::Int64 { arrow::datatypes::DataType::Int64 } else { arrow::datatypes::DataType::Utf8 };
-        return Ok(ColumnData::Ids(arrow::array::new_empty_array(&ty)));
-    }
-    arrow::compute::concat(&ids).map(ColumnData::Ids).map_err(|e| Error::internal(format!("joining ids: {e}")))
 }
 
 /// Keeps what units bring, by module.
@@ -187,18 +149,6 @@ impl Taker<Done> for Collected {
                 Brought::Parts(_) => return Err(Error::internal("shuffled rows in memory")),
             }
         }
-        Ok(())
-    }
-
-    fn cut(&mut self, _: bool) -> Result<Option<Cut>> {
-        Ok(None)
-    }
-
-    fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {
-        unreachable!("rows in memory are not cut")
-    }
-
-    fn append(&mut self, _: Encoded) -> Result<()> {
         Ok(())
     }
 }

@@ -10,11 +10,8 @@
 
 use std::collections::VecDeque;
 
-use arrow::array::Array;
-
-use crate::error::{Error, Result};
-use crate::sink::{ColumnData, RowGroupData};
-use crate::tensor::Tensor;
+use crate::error::Result;
+use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
 
 /// Rows of one module in order, as columns of [`ColumnData`].
 #[derive(Debug, Clone)]
@@ -39,39 +36,31 @@ pub(super) struct Cut {
     pieces: Vec<(std::sync::Arc<Rows>, usize, usize)>,
 }
 
-impl Cut {
-    /// The rows, each column in one piece.
-    pub fn join(&self, columns: usize) -> Result<RowGroupData> {
-        let columns = (0..columns).map(|c| self.join_column(c)).collect::<Result<_>>()?;
-        Ok(RowGroupData { rows: self.rows, columns })
-    }
-
-    fn join_column(&self, c: usize) -> Result<ColumnData> {
-        let pieces = self.pieces.iter().map(|(unit, start, len)| (&unit.columns[c], *start, *len));
-        match pieces.clone().next() {
-            None => Err(Error::internal("a row group without pieces")),
-            Some((ColumnData::Tensor(first), ..)) => {
-                let parts: Vec<Tensor> = pieces
-                    .filter_map(|(data, start, len)| match data {
-                        ColumnData::Tensor(t) => Some(t.slice(start, len)),
-                        ColumnData::Ids(_) => None,
-                    })
-                    .collect();
-                Ok(ColumnData::Tensor(Tensor::concat(first.ty(), &parts)))
-            }
-            Some((ColumnData::Ids(_), ..)) => {
-                let parts: Vec<_> = pieces
-                    .filter_map(|(data, start, len)| match data {
-                        ColumnData::Ids(ids) => Some(ids.slice(start, len)),
-                        ColumnData::Tensor(_) => None,
-                    })
-                    .collect();
-                let parts: Vec<&dyn Array> = parts.iter().map(|a| &**a).collect();
-                let joined =
-                    arrow::compute::concat(&parts).map_err(|e| Error::internal(format!("joining ids: {e}")))?;
-                Ok(ColumnData::Ids(joined))
+impl Rows {
+    /// All rows of `parts`, one after the other.
+    pub fn joined(schema: &[(String, ColumnType)], parts: Vec<Self>) -> Result<Self> {
+        let rows = parts.iter().map(|part| part.rows).sum();
+        // By column, so that each column's parts are freed once it is joined.
+        let mut by_column: Vec<Vec<ColumnData>> = schema.iter().map(|_| Vec::with_capacity(parts.len())).collect();
+        for part in parts {
+            for (column, data) in by_column.iter_mut().zip(part.columns) {
+                column.push(data);
             }
         }
+        let columns = schema.iter().zip(by_column).map(|((_, ty), parts)| ColumnData::concat(ty, &parts));
+        Ok(Self { rows, columns: columns.collect::<Result<_>>()? })
+    }
+}
+
+impl Cut {
+    /// The rows, each column in one piece.
+    pub fn join(&self, schema: &ShardSchema) -> Result<RowGroupData> {
+        let column = |(c, (_, ty)): (usize, &(String, ColumnType))| {
+            let parts = self.pieces.iter().map(|(unit, start, len)| unit.columns[c].slice(*start, *len));
+            ColumnData::concat(ty, &parts.collect::<Vec<_>>())
+        };
+        let columns = schema.columns.iter().enumerate().map(column).collect::<Result<_>>()?;
+        Ok(RowGroupData { rows: self.rows, columns })
     }
 }
 
@@ -142,6 +131,7 @@ impl Cutter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::{DType, Tensor, TensorType};
 
     fn unit(values: &[i32]) -> Rows {
         Rows { rows: values.len(), columns: vec![ColumnData::Tensor(Tensor::from_values::<i32>([], values))] }
@@ -150,9 +140,10 @@ mod tests {
     /// Shard, end of shard and values of every row group.
     fn cut(units: &[&[i32]], shard_rows: usize, group_rows: usize) -> Vec<(usize, bool, Vec<i32>)> {
         let (mut cutter, mut out) = (Cutter::new(0, shard_rows, group_rows), Vec::new());
+        let schema = ShardSchema::new(vec![("x".to_owned(), ColumnType::Tensor(TensorType::new(DType::Int32, [])))]);
         let mut take = |cutter: &mut Cutter, flush| {
             while let Some(cut) = cutter.next(flush) {
-                let data = cut.join(1).unwrap();
+                let data = cut.join(&schema).unwrap();
                 let ColumnData::Tensor(t) = &data.columns[0] else { panic!("a tensor") };
                 out.push((cut.shard, cut.ends_shard, t.values::<i32>().to_vec()));
             }

@@ -65,11 +65,17 @@ pub(super) trait Taker<D> {
     ///
     /// # Errors
     /// If scratch space fails.
-    fn cut(&mut self, flush: bool) -> Result<Option<Cut>>;
-    /// What encoding a cut needs.
-    fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder>;
+    fn cut(&mut self, _flush: bool) -> Result<Option<Cut>> {
+        Ok(None)
+    }
+    /// What encoding a cut needs; asked for nothing but cuts of its own.
+    fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {
+        unreachable!("what cuts nothing encodes nothing")
+    }
     /// Takes in the next encoded row group.
-    fn append(&mut self, encoded: Encoded) -> Result<()>;
+    fn append(&mut self, _: Encoded) -> Result<()> {
+        Ok(())
+    }
 }
 
 enum Event<W: Work> {

@@ -26,11 +26,15 @@ use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::scratch::ScratchFile;
 use crate::sink::{ColumnData, ColumnType, ShardSchema};
-use crate::tensor::{Tensor, TensorBuilder};
+use crate::tensor::Tensor;
 use crate::window::Windows;
 
 /// The most buckets: each keeps a list of what it has on scratch.
 const MOST_BUCKETS: u64 = 1 << 16;
+/// The largest bucket, whatever the memory: the ids of one are an Arrow array of 32-bit offsets.
+const LARGEST_BUCKET: u64 = 256 << 20;
+/// Bytes that a column of a part takes beside its values, more or less: its type, its buffer, where they are.
+const COLUMN: usize = 256;
 
 /// The order of a stream's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +48,7 @@ impl Shuffle {
     /// An order for about `bytes` bytes of rows, of which `room` may be in memory.
     pub fn new(seed: u64, bytes: u64, room: usize) -> Self {
         // A bucket is in memory twice while it is sorted, beside what waits of it.
-        let buckets = bytes.div_ceil((room as u64 / 4).max(1)).clamp(1, MOST_BUCKETS);
+        let buckets = bytes.div_ceil((room as u64 / 4).clamp(1, LARGEST_BUCKET)).clamp(1, MOST_BUCKETS);
         Self { seed, bits: buckets.next_power_of_two().ilog2() }
     }
 
@@ -130,7 +134,7 @@ struct Segment {
 /// Brings a stream's rows into their order.
 #[derive(Debug)]
 pub(super) struct Shuffler {
-    types: Vec<ColumnType>,
+    schema: Vec<(String, ColumnType)>,
     waiting: Vec<Vec<Part>>,
     held: usize,
     room: Room,
@@ -144,7 +148,7 @@ impl Shuffler {
     pub fn new(shuffle: Shuffle, schema: &ShardSchema, room: Room) -> Self {
         let n = shuffle.buckets();
         Self {
-            types: schema.columns.iter().map(|(_, ty)| ty.clone()).collect(),
+            schema: schema.columns.clone(),
             waiting: (0..n).map(|_| Vec::new()).collect(),
             held: 0,
             room,
@@ -160,7 +164,8 @@ impl Shuffler {
     /// If scratch space fails.
     pub fn push(&mut self, parts: Vec<Part>) -> Result<()> {
         for part in parts {
-            self.held += part.rows.columns.iter().map(bytes_of).sum::<usize>() + part.keys.len() * 8;
+            let values = part.rows.columns.iter().map(|c| bytes_of(c) + COLUMN).sum::<usize>();
+            self.held += values + size_of::<Part>() + part.keys.len() * 8;
             self.waiting[part.bucket].push(part);
         }
         if self.held > self.room.bytes / 2 { self.flush() } else { Ok(()) }
@@ -173,19 +178,22 @@ impl Shuffler {
             none => none.insert(self.room.scratch.file()?),
         };
         let mut bytes = Vec::new();
+        // One segment a bucket, however many units brought something to it.
         for (waiting, segments) in self.waiting.iter_mut().zip(&mut self.segments) {
-            for part in std::mem::take(waiting) {
-                bytes.clear();
-                bytes.extend_from_slice(bytemuck::cast_slice(&part.keys));
-                let mut columns = Vec::with_capacity(part.rows.columns.len());
-                for column in &part.rows.columns {
-                    let before = bytes.len();
-                    write(column, &mut bytes)?;
-                    columns.push(bytes.len() - before);
-                }
-                let at = file.append(&bytes)?;
-                segments.push(Segment { at, bytes: bytes.len(), rows: part.rows.rows, columns });
+            if waiting.is_empty() {
+                continue;
             }
+            let part = joined(&self.schema, std::mem::take(waiting))?;
+            bytes.clear();
+            bytes.extend_from_slice(bytemuck::cast_slice(&part.keys));
+            let mut columns = Vec::with_capacity(part.rows.columns.len());
+            for column in &part.rows.columns {
+                let before = bytes.len();
+                write(column, &mut bytes)?;
+                columns.push(bytes.len() - before);
+            }
+            let at = file.append(&bytes)?;
+            segments.push(Segment { at, bytes: bytes.len(), rows: part.rows.rows, columns });
         }
         self.held = 0;
         Ok(())
@@ -208,7 +216,11 @@ impl Shuffler {
             parts.append(&mut self.waiting[self.next]);
             self.next += 1;
             if !parts.is_empty() {
-                return self.sorted(&parts).map(Some);
+                let Part { keys, rows, .. } = joined(&self.schema, parts)?;
+                let mut order: Vec<usize> = (0..keys.len()).collect();
+                // Stable: rows of one key keep the order of the data.
+                order.sort_by_key(|&i| keys[i]);
+                return Ok(Some(taken(&rows, &order)));
             }
         }
         Ok(None)
@@ -217,44 +229,22 @@ impl Shuffler {
     fn read(&self, segment: &Segment, bytes: &[u8]) -> Result<Part> {
         let (keys, mut rest) = bytes.split_at(segment.rows * 8);
         let keys = keys.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
-        let mut columns = Vec::with_capacity(self.types.len());
-        for (ty, &len) in self.types.iter().zip(&segment.columns) {
+        let mut columns = Vec::with_capacity(self.schema.len());
+        for ((_, ty), &len) in self.schema.iter().zip(&segment.columns) {
             let (own, behind) = rest.split_at(len);
             columns.push(read(ty, segment.rows, own)?);
             rest = behind;
         }
         Ok(Part { bucket: self.next, keys, rows: Rows { rows: segment.rows, columns } })
     }
+}
 
-    /// All parts as one, sorted by key. Parts come in the order of the data, and so do rows of one key.
-    fn sorted(&self, parts: &[Part]) -> Result<Rows> {
-        let keys: Vec<u64> = parts.iter().flat_map(|p| p.keys.iter().copied()).collect();
-        let mut order: Vec<usize> = (0..keys.len()).collect();
-        order.sort_by_key(|&i| keys[i]);
-        let mut columns = Vec::with_capacity(self.types.len());
-        for (c, ty) in self.types.iter().enumerate() {
-            columns.push(match ty {
-                ColumnType::Tensor(ty) => {
-                    let mut all = TensorBuilder::with_capacity(ty.clone(), keys.len());
-                    for part in parts {
-                        if let ColumnData::Tensor(tensor) = &part.rows.columns[c] {
-                            all.extend(tensor, 0, tensor.rows());
-                        }
-                    }
-                    ColumnData::Tensor(all.finish())
-                }
-                ColumnType::Int64 | ColumnType::Utf8 => {
-                    let ids = parts.iter().filter_map(|part| match &part.rows.columns[c] {
-                        ColumnData::Ids(ids) => Some(&**ids as &dyn Array),
-                        ColumnData::Tensor(_) => None,
-                    });
-                    let all = arrow::compute::concat(&ids.collect::<Vec<_>>());
-                    ColumnData::Ids(all.map_err(|e| Error::internal(format!("joining ids: {e}")))?)
-                }
-            });
-        }
-        Ok(taken(&Rows { rows: keys.len(), columns }, &order))
-    }
+/// All parts as one. Parts come in the order of the data.
+fn joined(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Result<Part> {
+    let bucket = parts.first().map_or(0, |part| part.bucket);
+    let keys = parts.iter().flat_map(|part| part.keys.iter().copied()).collect();
+    let rows = Rows::joined(schema, parts.into_iter().map(|part| part.rows).collect())?;
+    Ok(Part { bucket, keys, rows })
 }
 
 fn bytes_of(column: &ColumnData) -> usize {

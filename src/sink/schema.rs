@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray};
+use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, new_empty_array};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use crate::error::{Error, Result};
@@ -205,6 +205,54 @@ impl ColumnData {
         match self {
             Self::Tensor(t) => t.rows(),
             Self::Ids(a) => a.len(),
+        }
+    }
+
+    /// The tensors, if it holds such.
+    #[must_use]
+    pub const fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(t) => Some(t),
+            Self::Ids(_) => None,
+        }
+    }
+
+    /// The ids, if it holds such.
+    #[must_use]
+    pub const fn ids(&self) -> Option<&ArrayRef> {
+        match self {
+            Self::Ids(ids) => Some(ids),
+            Self::Tensor(_) => None,
+        }
+    }
+
+    /// Rows `start..start + len`, without a copy.
+    #[must_use]
+    pub fn slice(&self, start: usize, len: usize) -> Self {
+        match self {
+            Self::Tensor(t) => Self::Tensor(t.slice(start, len)),
+            Self::Ids(ids) => Self::Ids(ids.slice(start, len)),
+        }
+    }
+
+    /// All rows of `parts`, which are of type `ty`, one after the other. One part is returned as it is.
+    ///
+    /// # Errors
+    /// If a part is of another kind, which is a fault of this crate.
+    pub fn concat(ty: &ColumnType, parts: &[Self]) -> Result<Self> {
+        let wrong = || Error::internal(format!("a part of a column of {ty} is of another kind"));
+        if let ColumnType::Tensor(ty) = ty {
+            let tensors = parts.iter().map(|p| p.tensor().cloned().ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
+            return Ok(Self::Tensor(Tensor::concat(ty, &tensors)));
+        }
+        let ids = parts.iter().map(|p| p.ids().map(|ids| &**ids).ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
+        match ids.as_slice() {
+            [] => Ok(Self::Ids(new_empty_array(&ty.arrow(TensorStorage::List)))),
+            [_] => Ok(parts[0].clone()),
+            many => {
+                let joined = arrow::compute::concat(many);
+                joined.map(Self::Ids).map_err(|e| Error::internal(format!("joining ids: {e}")))
+            }
         }
     }
 
