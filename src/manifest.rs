@@ -89,6 +89,9 @@ pub struct InputFile {
 pub struct Counts {
     /// Episodes found (of single agents: an episode of three agents counts three times).
     pub episodes_in: u64,
+    /// Different episodes among them: an episode of three agents, or one that was recorded in chunks, counts once.
+    #[serde(default)]
+    pub episode_ids: u64,
     /// Steps found.
     pub steps_in: u64,
     /// Episodes that yielded rows.

@@ -398,6 +398,16 @@ impl Pipeline {
         Ok(PipelineLayout { columns: batch.columns, rows, windows: batch.windows, numbering, bare_columns })
     }
 
+    /// How many leading pieces need nothing but the episodes.
+    ///
+    /// Pieces refuse episodes: one that lacks the observation after its last step, say. Those behind the first that must
+    /// see units in order, or all of the data beforehand, cannot be tried with one episode.
+    #[must_use]
+    pub fn alone(&self, modules: &[ModulePlan]) -> usize {
+        let alone = |i: &usize| self.pieces[*i].ordered().is_none() && self.surveys(*i, modules).is_none();
+        (0..self.pieces.len()).take_while(alone).count()
+    }
+
     /// Runs the pieces of a free segment on a unit.
     ///
     /// # Errors

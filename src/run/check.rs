@@ -1,10 +1,9 @@
 //! The check pass: where malformed episodes are left out, every episode is put together once before anything is made of
 //! it, so that no piece, survey or filter ever sees one that is not whole.
 
-use std::collections::HashMap;
-
 use super::budget::Budget;
 use super::output::Sizes;
+use super::pass::Check;
 use super::passes::{Passes, Work, name_episode};
 use crate::error::{Error, Result};
 use crate::pipeline::{ModulePlan, Pipeline};
@@ -49,17 +48,14 @@ impl Checker<'_> {
     ///
     /// # Errors
     /// If nothing is left, or reading fails for a reason that is not the data's.
-    pub fn check(self, index: &mut Index, budget: Budget, returns: bool) -> Result<Outcome> {
-        let place: HashMap<u32, usize> = index.entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
-        let at = |ordinal: u32| {
-            place.get(&ordinal).copied().ok_or_else(|| Error::internal("an episode that the index lacks"))
-        };
+    pub fn check(self, index: &mut Index, budget: Budget, check: Check) -> Result<Outcome> {
+        let at = index.by_ordinal();
         let mut out = Outcome::default();
-        let mut sums = vec![0.0; if returns { index.entries.len() } else { 0 }];
+        let mut sums = vec![0.0; if check.returns { index.entries.len() } else { 0 }];
         let mut bad: Vec<(u32, Error)> = Vec::new();
         let Self { source, pipeline, modules, scratch, progress } = self;
         let work = Work { source, index, pipeline, modules, scratch, progress };
-        Passes::new(work, budget, Sizes::default())?.sort()?.check(returns, |found| {
+        Passes::new(work, budget, Sizes::default())?.sort()?.check(check, |found| {
             bad.extend(found.bad);
             for (ordinal, sum) in found.returns {
                 sums[at(ordinal)?] = sum;

@@ -42,7 +42,7 @@ use crate::job::{Job, OnBadEpisode};
 use crate::manifest::{InputFile, Manifest, ModuleRecord, RunRecord};
 use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
-use crate::sink::{Existing, Intent, IntentFile, OutputDir, ShardSchema};
+use crate::sink::{Existing, Intent, IntentFile, OutputDir};
 use crate::source::{self, Source, recognise};
 
 /// What changes how a run goes, and not a byte of what it writes.
@@ -97,9 +97,7 @@ pub fn convert_with(
     let (source, pipeline, index, modules) =
         (&*prepared.source, &prepared.pipeline, &prepared.index, &prepared.modules);
 
-    let schemas: Vec<ShardSchema> =
-        modules.iter().map(|m| output::schema(prepared.provenance.columns(), &m.layout.columns, &job.output)).collect();
-    schemas.iter().try_for_each(ShardSchema::check)?;
+    let schemas = prepared.schemas(job)?;
     let sizes = Sizes::of(&schemas, &job.output);
     let passes = Passes::new(prepared.work(progress), prepared.budget, sizes)?;
 
@@ -150,12 +148,11 @@ pub fn convert_with(
         OnBadEpisode::Quarantine => quarantine::write(&dir, source.rows(), &index.faults)?,
         OnBadEpisode::Skip | OnBadEpisode::Fail => Vec::new(),
     };
-    let mut manifest = manifest(job, pipeline, source, index, &found, records, input_files);
+    let mut manifest = manifest(job, &prepared, &found, records, input_files);
     manifest.quarantine = quarantine;
-    (manifest.counts.filtered_out, manifest.counts.filtered_steps) = (prepared.filtered_out, prepared.filtered_steps);
     manifest.connector_statistics = pipeline.statistics(&surveys, modules);
     let seconds = started.elapsed().as_secs_f64();
-    let report = Report { episode_ids: index.episode_ids, ..report(job, &manifest, input_bytes, seconds) };
+    let report = report(job, &manifest, input_bytes, seconds);
     let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
     let run = RunRecord {
         gristmill: env!("CARGO_PKG_VERSION").to_owned(),

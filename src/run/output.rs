@@ -11,8 +11,8 @@ use crate::error::{Error, Result};
 use crate::job::Format;
 use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord};
 use crate::sink::{
-    ColumnData, ColumnType, ContentDigest, EncodedRowGroup, Encoder, Finished, Journal, ModuleDir, RowGroupData,
-    ShardSchema, ShardWriter, combine, row_group_rows,
+    ColumnType, ContentDigest, EncodedRowGroup, Encoder, Finished, Journal, ModuleDir, RowGroupData, ShardSchema,
+    ShardWriter, combine, row_group_rows,
 };
 use crate::stats::{self, ColumnStats};
 
@@ -42,13 +42,10 @@ pub(super) struct ModuleEncoder {
 impl Encoded {
     /// Joins a cut's pieces and encodes them. Pure: any thread.
     pub fn new(cut: Cut, module: &ModuleEncoder) -> Result<Self> {
-        let data = cut.join(module.masked.len())?;
+        let data = cut.join(module.encoder.schema())?;
         let (stream, shard, ends_shard) = (cut.stream, cut.shard, cut.ends_shard);
         drop(cut); // joined, the pieces are not needed beside the bytes
-        let tensor = |i: usize| match &data.columns[i] {
-            ColumnData::Tensor(t) => Some(t),
-            ColumnData::Ids(_) => None,
-        };
+        let tensor = |i: usize| data.columns[i].tensor();
         let mask = module.loss_mask.and_then(tensor);
         let stats = module
             .masked

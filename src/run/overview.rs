@@ -1,10 +1,13 @@
 //! What a recording holds, episode by episode: for `inspect`. The first pass and the check pass, and no piece.
 
+use std::path::Path;
+
 use rayon::ThreadPoolBuilder;
 
 use super::budget::Budget;
 use super::check::Checker;
 use super::choose;
+use super::pass::Check;
 use super::prepare::plan_modules;
 use crate::column::REWARDS;
 use crate::connector::Piece;
@@ -76,9 +79,9 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
     progress.end();
     let modules = plan_modules(&job, &pipeline, &index)?;
     let with_returns = index.layout.get(REWARDS).is_some_and(|ty| ty.shape.is_empty());
-    let scratch = Scratch::new(&std::env::temp_dir());
+    let scratch = Scratch::new(Path::new("."));
     let checker = Checker { source, pipeline: &pipeline, modules: &modules, scratch: &scratch, progress };
-    let found = checker.check(&mut index, budget, with_returns)?;
+    let found = checker.check(&mut index, budget, Check { returns: with_returns, pieces: 0 })?;
     let rows = choose::rows(&index.entries);
     let mut episodes =
         vec![Episode { last_t: i64::MIN, ..Episode::default() }; rows.iter().map(|r| r + 1).max().unwrap_or(0)];

@@ -9,20 +9,20 @@ use indexmap::IndexMap;
 use super::check::Checked;
 use super::cutter::{Cut, Rows};
 use super::output::{Brought, Encoded, ModuleEncoder, Outputs};
-use super::provenance::Provenance;
+use super::passes::Passes;
 use super::reader::{Delivery, Feed, ReadTask};
 use super::schedule::{Taker, Work};
 use super::shuffle::Shuffle;
 use super::units::Unit;
 use crate::batch::ModuleBatch;
-use crate::connector::{Connector, Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs, Room};
+use crate::connector::{Finding, ModuleUnit, Ordered, Rehearsal, Rehearsed, Repairs};
 use crate::error::Result;
-use crate::pipeline::{ModulePlan, Pipeline, Segment, Surveys, keeps_promise};
+use crate::pipeline::{Pipeline, Segment, Surveys, keeps_promise};
 use crate::sink::ColumnData;
+use crate::source::Noticed;
 use crate::source::blocks::Blocks;
 use crate::source::faults::is_of_data;
-use crate::source::index::{Entry, Index};
-use crate::source::{Noticed, Source};
+use crate::source::index::Entry;
 
 /// What units found out besides rows.
 #[derive(Debug, Default)]
@@ -50,11 +50,20 @@ impl Found {
 /// around both could be taken twice by a thread that waits inside the pool and helps out meanwhile.
 pub(super) type Surveyors = [Option<Box<dyn crate::connector::Survey>>];
 
+/// What is tried with every episode.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Check {
+    /// Bring the sums of rewards, too.
+    pub returns: bool,
+    /// So many leading pieces; see [`Pipeline::alone`].
+    pub pieces: usize,
+}
+
 /// What a pass over the data is for.
 #[derive(Clone, Copy)]
 pub(super) enum Pass<'a> {
     /// Which chunks cannot be put together; and, if asked for, the sums of rewards of the others.
-    Check { returns: bool },
+    Check(Check),
     /// The sums of rewards.
     Returns,
     /// What a piece must know beforehand.
@@ -69,7 +78,7 @@ impl Pass<'_> {
     /// The pieces before this one run.
     pub fn end(self, pipeline: &Pipeline) -> usize {
         match self {
-            Pass::Check { .. } | Pass::Returns => 0,
+            Pass::Check(_) | Pass::Returns => 0,
             Pass::Survey { piece, .. } | Pass::Rehearse { piece, .. } => piece,
             Pass::Convert(_) => pipeline.len(),
         }
@@ -78,18 +87,10 @@ impl Pass<'_> {
 
 /// One pass over the data of one job.
 pub(super) struct Conversion<'a> {
-    pub source: &'a dyn Source,
-    pub index: &'a Index,
-    pub pipeline: &'a Pipeline,
-    pub modules: &'a [ModulePlan],
+    pub passes: &'a Passes<'a>,
     pub surveys: &'a Surveys,
-    pub provenance: Provenance,
     pub pass: Pass<'a>,
     pub segments: Vec<Segment>,
-    pub feed: Feed,
-    pub block_bytes: usize,
-    /// For each piece that keeps something.
-    pub room: Room,
     pub rehearsed: &'a IndexMap<usize, Rehearsed>,
     /// The ordered piece that failed for want of room.
     pub full: &'a AtomicUsize,
@@ -110,31 +111,25 @@ pub(super) struct Done {
 }
 
 impl Conversion<'_> {
-    /// Leading pieces that need nothing but the episodes, where they are tried.
-    ///
-    /// Pieces refuse episodes, too: one that lacks the observation after its last step, say. Those behind the first that
-    /// must see units in order, or all of the data beforehand, cannot be tried one by one.
-    fn checkable(&self) -> usize {
-        let alone = |(i, piece): &(usize, &dyn Connector)| {
-            piece.ordered().is_none() && self.pipeline.surveys(*i, self.modules).is_none()
-        };
-        match self.pass {
-            Pass::Check { returns: false } => self.pipeline.pieces().enumerate().take_while(alone).count(),
-            _ => 0,
-        }
-    }
-
     /// Puts entries together, all at once or else one by one, and keeps what is wrong with those that cannot be.
-    fn try_each(&self, entries: &[&Entry], blocks: &Blocks, returns: bool, out: &mut Checked) -> Result<()> {
+    fn try_each(&self, entries: &[&Entry], blocks: &Blocks, check: Check, out: &mut Checked) -> Result<()> {
         let mut noticed = Noticed::default();
-        let tried = self.source.assemble(self.index, entries, blocks, &mut noticed).and_then(|episodes| {
-            let sums = if returns { episodes.returns()? } else { Vec::new() };
-            let module = entries.first().map_or(0, |e| e.module as usize);
-            let mut unit = [ModuleUnit { module, episodes, batch: ModuleBatch::default() }];
-            let mut repairs = Repairs::default();
-            self.pipeline.apply(0..self.checkable(), self.modules, self.surveys, 0, &mut unit, &mut repairs)?;
-            Ok(sums)
-        });
+        let tried =
+            self.passes.source.assemble(self.passes.index, entries, blocks, &mut noticed).and_then(|episodes| {
+                let sums = if check.returns { episodes.returns()? } else { Vec::new() };
+                let module = entries.first().map_or(0, |e| e.module as usize);
+                let mut unit = [ModuleUnit { module, episodes, batch: ModuleBatch::default() }];
+                let mut repairs = Repairs::default();
+                self.passes.pipeline.apply(
+                    0..check.pieces,
+                    self.passes.modules,
+                    self.surveys,
+                    0,
+                    &mut unit,
+                    &mut repairs,
+                )?;
+                Ok(sums)
+            });
         match tried {
             Ok(sums) => {
                 out.noticed.merge(&noticed);
@@ -146,7 +141,7 @@ impl Conversion<'_> {
                 out.bad.push((entries[0].ordinal, e));
                 Ok(())
             }
-            Err(_) => entries.iter().try_for_each(|entry| self.try_each(&[entry], blocks, returns, out)),
+            Err(_) => entries.iter().try_for_each(|entry| self.try_each(&[entry], blocks, check, out)),
         }
     }
 }
@@ -158,8 +153,12 @@ impl Work for Conversion<'_> {
     fn read(&self, task: ReadTask) -> Delivery {
         let mut decoder = match task.decoder {
             Some(decoder) => decoder,
-            None => match &self.feed {
-                Feed::Input(groups) => self.source.read(groups[task.number], &self.index.layout, self.block_bytes)?,
+            None => match &self.passes.feed {
+                Feed::Input(groups) => self.passes.source.read(
+                    groups[task.number],
+                    &self.passes.index.layout,
+                    self.passes.block_bytes(),
+                )?,
                 Feed::Exchange(exchange) => exchange.read(task.number),
             },
         };
@@ -169,18 +168,18 @@ impl Work for Conversion<'_> {
 
     fn begin(&self, unit: &Unit, blocks: &Blocks) -> Result<State> {
         let mut found = Found::default();
-        let entries = &self.index.entries[unit.entries.clone()];
+        let entries = &self.passes.index.entries[unit.entries.clone()];
         let mut shares = Vec::new();
-        for module in 0..self.modules.len() {
+        for module in 0..self.passes.modules.len() {
             let own: Vec<&Entry> = entries.iter().filter(|e| e.module as usize == module).collect();
             if own.is_empty() {
                 continue;
             }
-            if let Pass::Check { returns } = self.pass {
-                self.try_each(&own, blocks, returns, &mut found.checked)?;
+            if let Pass::Check(check) = self.pass {
+                self.try_each(&own, blocks, check, &mut found.checked)?;
                 continue;
             }
-            let episodes = self.source.assemble(self.index, &own, blocks, &mut found.noticed)?;
+            let episodes = self.passes.source.assemble(self.passes.index, &own, blocks, &mut found.noticed)?;
             found.episodes_out += episodes.lengths().filter(|&len| len > 0).count() as u64;
             found.steps_out += episodes.steps_len() as u64;
             shares.push(ModuleUnit { module, episodes, batch: ModuleBatch::default() });
@@ -193,17 +192,24 @@ impl Work for Conversion<'_> {
     }
 
     fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
-        let mut machine = self.pipeline.start_ordered(piece)?;
-        machine.enter(self.room.clone(), self.rehearsed.get(&piece).cloned())?;
+        let mut machine = self.passes.pipeline.start_ordered(piece)?;
+        machine.enter(self.passes.room(), self.rehearsed.get(&piece).cloned())?;
         Ok(machine)
     }
 
     fn free(&self, pieces: Range<usize>, number: usize, state: &mut State) -> Result<()> {
-        self.pipeline.apply(pieces, self.modules, self.surveys, number, &mut state.unit, &mut state.found.repairs)
+        self.passes.pipeline.apply(
+            pieces,
+            self.passes.modules,
+            self.surveys,
+            number,
+            &mut state.unit,
+            &mut state.found.repairs,
+        )
     }
 
     fn ordered(&self, piece: usize, machine: &mut dyn Ordered, state: &mut State) -> Result<()> {
-        let result = self.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs);
+        let result = self.passes.pipeline.apply_ordered(piece, machine, &mut state.unit, &mut state.found.repairs);
         if result.is_err() && machine.wants_rehearsal() {
             self.full.store(piece, Ordering::Relaxed);
         }
@@ -213,10 +219,12 @@ impl Work for Conversion<'_> {
     fn end(&self, number: usize, state: State) -> Result<Done> {
         let State { unit, mut found } = state;
         let findings = match self.pass {
-            Pass::Check { .. } => vec![(0, Box::new(std::mem::take(&mut found.checked)) as Finding)],
+            Pass::Check(_) => vec![(0, Box::new(std::mem::take(&mut found.checked)) as Finding)],
             Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
-            Pass::Survey { piece, own } => self.pipeline.observe(piece, own, self.modules, number, &unit)?,
-            Pass::Rehearse { piece, own } => vec![(0, self.pipeline.rehearse(piece, own, &unit)?)],
+            Pass::Survey { piece, own } => {
+                self.passes.pipeline.observe(piece, own, self.passes.modules, number, &unit)?
+            }
+            Pass::Rehearse { piece, own } => vec![(0, self.passes.pipeline.rehearse(piece, own, &unit)?)],
             Pass::Convert(_) => Vec::new(),
         };
         let Pass::Convert(shuffles) = self.pass else {
@@ -224,12 +232,12 @@ impl Work for Conversion<'_> {
         };
         let mut all = Vec::with_capacity(unit.len());
         for share in unit {
-            let module = &self.modules[share.module];
+            let module = &self.passes.modules[share.module];
             keeps_promise(&module.layout, &share.batch)?;
             found.pipeline_steps_out += share.episodes.steps_len() as u64;
             let windows = share.batch.windows().map(|w| &**w);
             let shuffle = shuffles.get(share.module).map(|s| (*s, s.keys(&share.episodes, windows)));
-            let mut columns = self.provenance.values(&share.episodes, windows)?;
+            let mut columns = self.passes.provenance.values(&share.episodes, windows)?;
             columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
             let rows = columns.first().map_or(0, ColumnData::rows);
             let rows = Rows { rows, columns };
@@ -287,17 +295,5 @@ pub(super) struct Findings<F>(pub F);
 impl<F: FnMut((usize, Finding)) -> Result<()>> Taker<Done> for Findings<F> {
     fn take(&mut self, done: Done) -> Result<()> {
         done.findings.into_iter().try_for_each(&mut self.0)
-    }
-
-    fn cut(&mut self, _: bool) -> Result<Option<Cut>> {
-        Ok(None)
-    }
-
-    fn encoder(&self, _: &Cut) -> Arc<ModuleEncoder> {
-        unreachable!("a survey cuts nothing")
-    }
-
-    fn append(&mut self, _: Encoded) -> Result<()> {
-        Ok(())
     }
 }

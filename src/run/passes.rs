@@ -17,7 +17,7 @@ use super::budget::{self, Budget, Limits, Needs};
 use super::check::Checked;
 use super::exchange::{self, Exchange};
 use super::output::Sizes;
-use super::pass::{Conversion, Done, Findings, Merge, Pass};
+use super::pass::{Check, Conversion, Done, Findings, Merge, Pass};
 use super::provenance::Provenance;
 use super::reader::{Feed, Reader};
 use super::schedule::{self, Taker};
@@ -44,7 +44,7 @@ pub(super) struct Passes<'a> {
     pub progress: &'a dyn Progress,
     limits: Limits,
     units: Vec<Unit>,
-    feed: Feed,
+    pub feed: Feed,
     row_bytes: usize,
     must_sort: bool,
     /// Bytes that went through a scratch file to bring the rows into order.
@@ -157,6 +157,11 @@ impl<'a> Passes<'a> {
         Ok(self)
     }
 
+    /// Bytes of decoded input per block.
+    pub fn block_bytes(&self) -> usize {
+        self.limits.block_bytes
+    }
+
     /// Room for what a piece keeps, or what is brought into another order.
     pub fn room(&self) -> Room {
         Room { bytes: self.limits.piece_bytes, scratch: self.scratch.clone() }
@@ -189,25 +194,12 @@ impl<'a> Passes<'a> {
         taker: &mut T,
         phase: &str,
     ) -> Result<(), (Error, Option<usize>)> {
-        let Self { source, index, pipeline, modules, provenance, .. } = self;
+        let Self { source, index, pipeline, .. } = self;
         let totals = Totals { episodes: Some(index.entries.len() as u64), steps: Some(index.steps()), bytes: None };
         self.progress.begin(phase, totals);
         let full = AtomicUsize::new(usize::MAX);
-        let work = Conversion {
-            source: *source,
-            index,
-            pipeline,
-            modules,
-            surveys,
-            provenance: *provenance,
-            pass,
-            segments: pipeline.segments(pass.end(pipeline)),
-            feed: self.feed.clone(),
-            block_bytes: self.limits.block_bytes,
-            room: self.room(),
-            rehearsed,
-            full: &full,
-        };
+        let segments = pipeline.segments(pass.end(pipeline));
+        let work = Conversion { passes: self, surveys, pass, segments, rehearsed, full: &full };
         let reader = Reader::new(self.feed.clone(), self.limits.readers);
         let result = schedule::run(&work, reader, &self.units, taker, self.limits, self.progress);
         let full = full.load(Ordering::Relaxed);
@@ -245,10 +237,11 @@ impl<'a> Passes<'a> {
     fn rehearse(&self, piece: usize, surveys: &Surveys, rehearsed: &IndexMap<usize, Rehearsed>) -> Result<Rehearsed> {
         let (observer, mut all) =
             (self.pipeline.rehearsal(piece, self.room())?, self.pipeline.rehearsal(piece, self.room())?);
-        let mut taker = Findings(|(_, finding)| all.merge(finding));
+        let named = |e| self.pipeline.named(piece, e);
+        let mut taker = Findings(|(_, finding)| all.merge(finding).map_err(named));
         let pass = Pass::Rehearse { piece, own: &*observer };
         self.once(pass, surveys, rehearsed, &mut taker, "counting").map_err(|e| e.0)?;
-        all.finish()
+        all.finish().map_err(named)
     }
 
     /// What every piece must know of the whole data set, found out in a pass each.
@@ -302,13 +295,13 @@ impl<'a> Passes<'a> {
     ///
     /// # Errors
     /// If reading fails for a reason that is not the data's.
-    pub fn check(&self, returns: bool, mut take: impl FnMut(Checked) -> Result<()>) -> Result<()> {
+    pub fn check(&self, check: Check, mut take: impl FnMut(Checked) -> Result<()>) -> Result<()> {
         let merge: &mut Merge<'_> = &mut |(_, finding)| {
             let found = finding.downcast::<Checked>().map_err(|_| Error::internal("a finding of another pass"))?;
             take(*found)
         };
         let (surveys, none) = (Surveys::default(), IndexMap::new());
-        let pass = Pass::Check { returns };
+        let pass = Pass::Check(check);
         self.once(pass, &surveys, &none, &mut Findings(merge), "checking episodes").map_err(|e| e.0)
     }
 

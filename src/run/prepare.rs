@@ -1,7 +1,6 @@
 //! What a run knows once the first pass is done. The passes over the data that follow are [`Passes`]; where the rows go
 //! (shards, memory) is the caller's.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -10,7 +9,8 @@ use super::Options;
 use super::budget::Budget;
 use super::check;
 use super::choose;
-use super::output::Sizes;
+use super::output::{self, Sizes};
+use super::pass::Check;
 use super::passes::{Passes, Work};
 use super::provenance::Provenance;
 use super::split;
@@ -23,6 +23,7 @@ use crate::manifest::InputFile;
 use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals, go_on};
 use crate::scratch::Scratch;
+use crate::sink::ShardSchema;
 use crate::source::index::Index;
 use crate::source::{IndexOptions, Source, keys};
 
@@ -131,38 +132,30 @@ impl Indexed {
         let modules = plan_modules(job, &pipeline, &index)?;
         index.notes.extend(unused_modules(job, &index));
         index.notes.extend(pipeline::without_effect(&job.learner));
+        let wants = match &job.input.where_ {
+            Some(predicate) => choose::needs_returns(&index, predicate)?,
+            None => false,
+        };
+        // Where every episode is put together once to be checked, its rewards are added up on the way.
+        let mut returns = None;
         if job.input.on_bad_episode != OnBadEpisode::Fail {
-            let checker = check::Checker {
-                source: &*source,
-                pipeline: &pipeline,
-                modules: &modules,
-                scratch: &scratch,
-                progress,
-            };
-            checker.check(&mut index, budget, false)?;
+            let (source, pipeline, modules, scratch) = (&*source, &pipeline, &*modules, &scratch);
+            let checker = check::Checker { source, pipeline, modules, scratch, progress };
+            let check = Check { returns: wants, pieces: pipeline.alone(modules) };
+            returns = Some(checker.check(&mut index, budget, check)?.returns);
+        } else if wants {
+            // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
+            let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
+            let (source, pipeline, modules, scratch) = (&*source, &pipeline, &*modules, &scratch);
+            let work = Work { source, index: &index, pipeline, modules, scratch, progress };
+            returns = Some(sums_of_rewards(&Passes::new(work, budget, Sizes::default())?.sort()?)?);
+            if let Some((layout, layouts)) = all {
+                (index.layout, index.layouts) = (layout, layouts);
+            }
         }
         let (mut filtered_out, steps_before) = (0, index.steps());
         if let Some(predicate) = &job.input.where_ {
-            let returns = if choose::needs_returns(&index, predicate)? {
-                // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
-                let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
-                let work = Work {
-                    source: &*source,
-                    index: &index,
-                    pipeline: &pipeline,
-                    modules: &modules,
-                    scratch: &scratch,
-                    progress,
-                };
-                let returns = returns(&Passes::new(work, budget, Sizes::default())?.sort()?)?;
-                if let Some((layout, layouts)) = all {
-                    (index.layout, index.layouts) = (layout, layouts);
-                }
-                Some(returns)
-            } else {
-                None
-            };
-            filtered_out = choose::keep(&mut index, predicate, returns.as_deref())?;
+            filtered_out = choose::keep(&mut index, predicate, returns.as_deref().filter(|_| wants))?;
         }
         let filtered_steps = steps_before - index.steps();
         if job.learner.compat == Compat::Rllib260
@@ -203,6 +196,17 @@ impl Indexed {
 }
 
 impl Prepared {
+    /// The columns of every module.
+    ///
+    /// # Errors
+    /// If they are more than a file can hold.
+    pub fn schemas(&self, job: &Job) -> Result<Vec<ShardSchema>> {
+        let of = |m: &ModulePlan| output::schema(self.provenance.columns(), &m.layout.columns, &job.output);
+        let schemas: Vec<ShardSchema> = self.modules.iter().map(of).collect();
+        schemas.iter().try_for_each(ShardSchema::check)?;
+        Ok(schemas)
+    }
+
     /// What the passes over the data need.
     pub fn work<'a>(&'a self, progress: &'a dyn Progress) -> Work<'a> {
         Work {
@@ -227,13 +231,11 @@ fn scratch(options: &Options, output: &Path) -> Result<Scratch> {
 }
 
 /// The sum of each entry's rewards.
-fn returns(passes: &Passes<'_>) -> Result<Vec<f64>> {
-    let entries = &passes.index.entries;
-    let place: HashMap<u32, usize> = entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
-    let mut out = vec![0.0; entries.len()];
+fn sums_of_rewards(passes: &Passes<'_>) -> Result<Vec<f64>> {
+    let at = passes.index.by_ordinal();
+    let mut out = vec![0.0; passes.index.entries.len()];
     passes.returns(|ordinal, sum| {
-        let at = place.get(&ordinal).ok_or_else(|| Error::internal("an episode that the index lacks"))?;
-        out[*at] = sum;
+        out[at(ordinal)?] = sum;
         Ok(())
     })?;
     Ok(out)

@@ -15,14 +15,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray};
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use parquet::arrow::ArrowWriter;
+use parquet::arrow::{ArrowSchemaConverter, ArrowWriter};
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use crate::error::{Error, Result};
 use crate::manifest::ShardRecord;
 use crate::sink::{OutputDir, file_digest};
-use crate::source::faults::Faults;
+use crate::source::faults::{Faults, is_of_data};
 use crate::source::index::Span;
 use crate::source::rows::{RowGroupRef, RowMap};
 
@@ -45,39 +45,44 @@ pub(super) fn write(dir: &OutputDir, rows: &RowMap, faults: &Faults) -> Result<V
     reasons.sort_by_key(|(span, i)| (span.first(), *i));
     let mut out = Vec::new();
     let mut list = List::create(&folder.join("part-00000.parquet"))?;
-    for (number, file) in rows.files().iter().enumerate() {
-        let own: Vec<RowGroupRef> = rows.groups().iter().filter(|g| g.file == number).copied().collect();
-        let ends = own.first().zip(own.last()).map(|(a, z)| (a.first_row, z.first_row + z.rows));
-        let Some((begin, end)) = ends else { continue };
-        let here: Vec<Reason> = reasons.iter().filter(|(s, _)| s.first() < end && s.end() > begin).copied().collect();
+    // Reasons whose rows reach into the file at hand, and the first one behind it.
+    let (mut here, mut next): (Vec<Reason>, usize) = (Vec::new(), 0);
+    for own in rows.groups().chunk_by(|a, b| a.file == b.file) {
+        let (begin, end) = (own[0].first_row, own[own.len() - 1].first_row + own[own.len() - 1].rows);
+        here.retain(|(span, _)| span.end() > begin);
+        let new = reasons[next..].iter().take_while(|(span, _)| span.first() < end);
+        here.extend(new.copied().inspect(|_| next += 1));
         if here.is_empty() {
             continue;
         }
+        let file = &rows.files()[own[0].file];
         let name = format!("rows/part-{:05}.parquet", out.len());
         let path = folder.join(&name);
         let kept_in = format!("{relative}/{name}");
+        let storable = ArrowSchemaConverter::new().convert(&file.schema).is_ok();
         let mut kept: Option<ArrowWriter<File>> = None;
         let mut kept_rows = 0_u64;
-        for group in own {
+        for &group in own {
             let wanted = rows_of(&here, group);
             if wanted.is_empty() {
                 continue;
             }
-            let values = values(rows, group, &wanted);
-            let writable = match (&values, &mut kept) {
-                (Ok(_), None) => writer(&path, &file.schema).map(|w| kept = Some(w)).is_ok(),
-                (Ok(_), Some(_)) => true,
-                (Err(_), _) => false,
+            // Rows of a damaged row group, and of types that Parquet has not, are told without their values.
+            let values = match values(rows, group, &wanted) {
+                Err(e) if !is_of_data(&e) => return Err(e),
+                values => values.ok().filter(|_| storable),
             };
-            let has_values = writable && values.is_ok();
+            if values.is_some() && kept.is_none() {
+                kept = Some(writer(&path, &file.schema)?);
+            }
             for (i, (row, fault)) in wanted.iter().enumerate() {
-                let at = has_values.then_some((kept_in.as_str(), kept_rows + i as u64));
+                let at = values.as_ref().map(|_| (kept_in.as_str(), kept_rows + i as u64));
                 let fault = &faults.list()[*fault];
                 let in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
                 let id = fault.id.as_ref().map(ToString::to_string);
                 list.push(&file.name, Some((group.row_group, in_file)), id, &told(&fault.error), at)?;
             }
-            if let (true, Ok(batches), Some(kept)) = (has_values, values, &mut kept) {
+            if let (Some(batches), Some(kept)) = (values, &mut kept) {
                 for batch in batches {
                     kept.write(&batch).map_err(|e| broken(&path, &e))?;
                 }

@@ -4,12 +4,11 @@ use indexmap::IndexMap;
 use serde::Serialize;
 
 use super::pass::Found;
+use super::prepare::Prepared;
 use crate::job::Job;
 use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
-use crate::pipeline::{Pipeline, resolved};
+use crate::pipeline::resolved;
 use crate::sink::combine;
-use crate::source::Source;
-use crate::source::index::Index;
 
 /// Malformed episodes named one by one in the notes; all are counted.
 const NAMED: usize = 10;
@@ -68,13 +67,12 @@ pub struct ModuleReport {
 
 pub(super) fn manifest(
     job: &Job,
-    pipeline: &Pipeline,
-    source: &dyn Source,
-    index: &Index,
+    prepared: &Prepared,
     found: &Found,
     modules: IndexMap<String, ModuleRecord>,
     files: Vec<InputFile>,
 ) -> Manifest {
+    let Prepared { source, pipeline, index, .. } = prepared;
     let odd = &index.oddities;
     let mut problems = Vec::new();
     let mut problem = |count: u64, what: &str, first: Option<String>| {
@@ -148,7 +146,9 @@ pub(super) fn manifest(
         empty_episodes: index.entries.len() as u64 - found.episodes_out.min(index.entries.len() as u64),
         learner_connector_sum_episodes_length_in: index.steps(),
         learner_connector_sum_episodes_length_out: found.pipeline_steps_out,
-        ..Counts::default()
+        episode_ids: index.episode_ids,
+        filtered_out: prepared.filtered_out,
+        filtered_steps: prepared.filtered_steps,
     };
     Manifest {
         format_version: FORMAT_VERSION,
@@ -187,7 +187,7 @@ pub(super) fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: 
         files: manifest.input.files.len() as u64,
         input_bytes,
         episodes_in: manifest.counts.episodes_in,
-        episode_ids: manifest.counts.episodes_in,
+        episode_ids: manifest.counts.episode_ids,
         steps_in: manifest.counts.steps_in,
         duplicates_dropped: manifest.counts.duplicates_dropped,
         bad_episodes: manifest.counts.bad_episodes,

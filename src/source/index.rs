@@ -1,5 +1,6 @@
 //! What the first pass finds out: which rows make up which episode, in which order.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -316,8 +317,15 @@ impl Index {
                 }
                 step += span.len();
             }
-            (entry.tail() == Some(row)).then_some((&entry.id, None))
+            let beside = entry.tail() == Some(row) || entry.hanging().iter().any(|(_, own)| *own == row);
+            beside.then_some((&entry.id, None))
         })
+    }
+
+    /// Where the entry of an ordinal stands. An error for one that there is not, which would be a fault of this crate.
+    pub fn by_ordinal(&self) -> impl Fn(u32) -> Result<usize> + use<> {
+        let places: HashMap<u32, usize> = self.entries.iter().enumerate().map(|(i, e)| (e.ordinal, i)).collect();
+        move |ordinal| places.get(&ordinal).copied().ok_or_else(|| Error::internal("an episode that the index lacks"))
     }
 
     /// Steps of all entries.

@@ -230,3 +230,23 @@ fn resuming_nothing_begins_and_resuming_what_is_finished_is_done() {
     contains(&stderr(&output), &["found a finished data set of another job", "hint: --overwrite replaces it"]);
     assert!(files(&out(&work)) == whole);
 }
+
+/// What a run tells of a data set that is there already is what the run told that made it.
+#[test]
+fn a_finished_data_set_is_told_alike() {
+    // One episode of two agents.
+    let agents = ["a", "a", "a", "b", "b", "b"];
+    let mut columns = crate::support::episodes("one", "one");
+    columns.push(("agent_id", crate::support::texts(&agents)));
+    let work = Work::of(columns);
+    let told = |more: &[&str]| {
+        let output = work.convert_with(&[&["--json", "--resume"], more].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let mut told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        told["seconds"].take();
+        told
+    };
+    let first = told(&[]);
+    assert!(first["episode_ids"].as_u64() < first["episodes_in"].as_u64(), "{first}");
+    assert_eq!(told(&[]), first);
+}
