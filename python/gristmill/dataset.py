@@ -54,7 +54,9 @@ def open(directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> Da
 
     Raises:
         MissingFileError: If there is no manifest: the directory is no data set, or an unfinished one.
-        UsageError: If the manifest is another version's.
+        UsageError: If the manifest is another version's, or says what no gristmill writes, such as a shard outside the
+            directory. A shard that is damaged, a link, or has other columns or rows than the manifest says is told when it
+            is read.
     """
     return Dataset(directory, cache_bytes=cache_bytes)
 
@@ -72,9 +74,10 @@ class Dataset(Mapping[str, "Module"]):
 
     def __init__(self, directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> None:
         self.path = Path(directory)
-        self.manifest: dict[str, Any] = json.loads(_gristmill.manifest(self.path))
+        core = _gristmill.Dataset(self.path)
+        self.manifest: dict[str, Any] = json.loads(core.manifest())
         self._modules = {
-            name: Module(self.path, name, record, self.manifest["content_digest"], cache_bytes)
+            name: Module(core, self.path, name, record, self.manifest["content_digest"], cache_bytes)
             for name, record in self.manifest["modules"].items()
         }
 
@@ -146,7 +149,13 @@ class Module(Sequence["dict[str, Array]"]):
     """
 
     def __init__(
-        self, directory: Path, name: str, record: Mapping[str, Any], content_digest: str, cache_bytes: int
+        self,
+        core: _gristmill.Dataset,
+        directory: Path,
+        name: str,
+        record: Mapping[str, Any],
+        content_digest: str,
+        cache_bytes: int,
     ) -> None:
         self.name = name
         self.columns = {c["name"]: ColumnInfo(c["name"], c["dtype"], tuple(c["shape"])) for c in record["columns"]}
@@ -154,9 +163,9 @@ class Module(Sequence["dict[str, Array]"]):
         self.stats: dict[str, dict[str, Any]] = {
             c["name"]: c["statistics"] for c in record["columns"] if c.get("statistics") is not None
         }
+        self._core = core
         self._directory = directory
-        self._paths = [directory / shard["file"] for shard in record["shards"]]
-        self._shard_rows = [int(shard["rows"]) for shard in record["shards"]]
+        self._shard_count = len(record["shards"])
         self._rows = int(record["rows"])
         self._content_digest = content_digest
         self._cache_bytes = cache_bytes
@@ -253,7 +262,7 @@ class Module(Sequence["dict[str, Array]"]):
 
         Tensors have Arrow's ``fixed_shape_tensor`` type. Another schema than theirs is not made of them.
         """
-        return _gristmill.stream([self._shard(i) for i in range(len(self._paths))], list(self.columns))
+        return self._core.stream(self.name, [self._shard(i) for i in range(self._shard_count)])
 
     # What is below is the package's own.
 
@@ -272,20 +281,14 @@ class Module(Sequence["dict[str, Array]"]):
     def _shard(self, shard: int) -> Shard:
         with self._lock:
             if shard not in self._shards:
-                opened = Shard(self._paths[shard])
-                rows = sum(opened.row_groups())
-                if rows != self._shard_rows[shard]:
-                    raise UsageError(
-                        f"found {rows} rows, the manifest says {self._shard_rows[shard]}\n  at: file {self._paths[shard]}"
-                    )
-                self._shards[shard] = opened
+                self._shards[shard] = self._core.shard(self.name, shard)
             return self._shards[shard]
 
     @property
     def _table(self) -> _Groups:
         """Where the row groups are. Opens every shard's footer once."""
         if self._groups is None:
-            counts = [self._shard(i).row_groups() for i in range(len(self._paths))]
+            counts = [self._shard(i).row_groups() for i in range(self._shard_count)]
             self._groups = _Groups(counts)
         return self._groups
 
@@ -298,8 +301,7 @@ class Module(Sequence["dict[str, Array]"]):
         missing = [name for name in names if name not in there]
         if missing:
             shard = self._shard(int(self._table.shard[group]))
-            spec = [(name, self.columns[name].dtype, list(self.columns[name].shape)) for name in missing]
-            for name, column in shard.read(int(self._table.number[group]), spec).items():
+            for name, column in zip(missing, shard.read(int(self._table.number[group]), missing), strict=True):
                 there[name] = column
                 rows, info = int(self._table.rows[group]), self.columns[name]
                 mapped = not isinstance(column, list) and shard.holds(column)

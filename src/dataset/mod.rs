@@ -4,7 +4,7 @@
 //! Dataset::open(dir)          manifest.json, and nothing in it that no gristmill writes
 //!   modules()                 one a module (of a part, where the data set is split)
 //!     shard(i)                one file, with the columns that the manifest promises
-//!       batches(group, rows)  rows of a row group, column by column
+//!       row_group(group)      its rows, column by column
 //! ```
 //!
 //! A manifest is input like any other: it may be damaged, or written to do harm. So its paths are held to lie inside the
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use check::{BadPath, check_path};
-pub use read::{Batches, Shard};
+pub use read::Shard;
 pub(crate) use read::{ids as ids_of, tensor as tensor_of};
 
 use crate::error::{Error, Result};
@@ -64,6 +64,7 @@ impl Dataset {
         match std::fs::metadata(&path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let error = Error::usage("found no manifest.json").file(directory.display().to_string());
+                let error = error.io_kind_of(e.kind());
                 return Err(if directory.join(UNFINISHED).exists() {
                     error.hint("the run that writes here has not finished: `gristmill convert JOB --resume` goes on")
                 } else {

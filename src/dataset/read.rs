@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::datatypes::DataType;
+use arrow::buffer::Buffer;
+use arrow::datatypes::SchemaRef;
 
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
-use crate::source::file::{InputFile, RowGroup};
+use crate::source::file::{FileFormat, InputFile, RowGroup};
 use crate::tensor::{DType, Tensor};
 
 /// Raw bytes of a row group that a reader takes on: twice what [`crate::sink::row_group_rows`] aims at. A single row may
@@ -20,18 +21,20 @@ const LARGEST_GROUP: usize = 64 << 20;
 pub struct Shard {
     file: Arc<InputFile>,
     schema: Arc<ShardSchema>,
+    /// The whole file in memory, if rows are read out of that.
+    map: Option<Buffer>,
 }
-
-/// Rows of one row group, in order.
-pub type Batches = Box<dyn Iterator<Item = Result<RowGroupData>> + Send>;
 
 impl Shard {
     /// Opens the file `name` of the data set in `root`.
     pub(super) fn open(root: &Path, name: &str, schema: &Arc<ShardSchema>) -> Result<Self> {
         let path = name.split('/').fold(root.to_owned(), |path, part| path.join(part));
-        let meta = std::fs::symlink_metadata(&path).map_err(|e| match e.kind() {
-            std::io::ErrorKind::NotFound => Error::data("the file is missing").file(name),
-            _ => Error::environment(format!("cannot look at the file: {e}")).file(name),
+        let meta = std::fs::symlink_metadata(&path).map_err(|e| {
+            let error = match e.kind() {
+                std::io::ErrorKind::NotFound => Error::data("the file is missing"),
+                _ => Error::environment(format!("cannot look at the file: {e}")),
+            };
+            error.file(name).io_kind_of(e.kind())
         })?;
         if !meta.is_file() {
             let what = if meta.is_symlink() { "a link" } else { "no regular file" };
@@ -43,16 +46,52 @@ impl Shard {
             return Err(Error::data("the file lies outside the data set, behind a link").file(name));
         }
         let file = InputFile::open_in(&path, root).map_err(|e| as_data(e, name))?;
-        let shard = Self { file: Arc::new(file), schema: Arc::clone(schema) };
+        let shard = Self { file: Arc::new(file), schema: Arc::clone(schema), map: None };
         shard.check_columns()?;
         shard.check_groups()?;
         Ok(shard)
+    }
+
+    /// The shard with rows read out of `map`, the whole of its Arrow file in memory: uncompressed columns are not copied.
+    #[must_use]
+    pub fn mapped(self, map: Buffer) -> Self {
+        Self { map: Some(map), ..self }
+    }
+
+    /// Whether a column lies in the file's map, and so takes no memory of its own.
+    #[must_use]
+    pub fn holds(&self, column: &Tensor) -> bool {
+        self.map.as_ref().is_some_and(|map| map.as_slice().as_ptr_range().contains(&column.bytes().as_ptr()))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.file.path
+    }
+
+    /// How it is laid out.
+    #[must_use]
+    pub fn format(&self) -> FileFormat {
+        self.file.format
+    }
+
+    /// Its columns as the file has them, of the names and types that the manifest promises.
+    #[must_use]
+    pub fn arrow_schema(&self) -> &SchemaRef {
+        &self.file.schema
     }
 
     /// Its path in the manifest.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.file.name
+    }
+
+    /// Position of a column in the schema.
+    #[must_use]
+    pub fn column(&self, name: &str) -> Option<usize> {
+        self.schema.columns.iter().position(|(n, _)| n == name)
     }
 
     /// The name of column `i` of the schema.
@@ -118,65 +157,48 @@ impl Shard {
         Ok(())
     }
 
-    /// The rows of row group `group` in batches of at most `batch_rows`; of each column in `columns` (positions in the
-    /// schema, rising) one.
+    /// A whole row group; of each column in `columns` (positions in the schema) one, in that order. Bounded, as every shard
+    /// is opened only if its row groups are.
     ///
     /// # Errors
-    /// If there is no such row group. Damage and nulls are found while iterating, with file, row group, row and column.
-    pub fn batches(&self, group: usize, columns: &[usize], batch_rows: usize) -> Result<Batches> {
-        let names: Vec<String> = columns.iter().map(|&c| self.schema.columns[c].0.clone()).collect();
-        let (shard, columns) = (self.clone(), columns.to_vec());
-        let first = self.row_groups().get(group).map_or(0, |g| g.first_row);
-        let batches = self.file.read(group, &names, batch_rows).map_err(|e| as_data(e, self.name()))?;
-        let mut row = first;
-        Ok(Box::new(batches.map(move |batch| {
-            let batch = batch.map_err(|e| as_data(e, shard.name()))?;
-            let data = shard.decode(&batch, &columns, row).map_err(|e| e.file(shard.name()).row_group(group))?;
-            row += data.rows as u64;
-            Ok(data)
-        })))
-    }
-
-    /// A whole row group: bounded, as every shard is opened only if its row groups are.
-    ///
-    /// # Errors
-    /// See [`Self::batches`].
+    /// If there is no such row group, or it is damaged, or has a null or a boolean that is none: with file, row group, row
+    /// and column.
     pub fn row_group(&self, group: usize, columns: &[usize]) -> Result<RowGroupData> {
-        let rows = self.row_groups().get(group).map_or(0, |g| g.rows);
-        let mut whole = self.batches(group, columns, rows.max(1))?;
-        let mut parts = Vec::new();
-        for part in &mut whole {
-            parts.push(part?);
-        }
-        match parts.len() {
-            1 => parts.pop().ok_or_else(|| Error::internal("a part vanished")),
-            _ => self.join(&parts, columns),
-        }
+        self.read(group, columns).map(|(_, data)| data)
     }
 
-    fn join(&self, parts: &[RowGroupData], columns: &[usize]) -> Result<RowGroupData> {
-        let mut out = Vec::with_capacity(columns.len());
-        for (at, &column) in columns.iter().enumerate() {
-            let (name, ty) = &self.schema.columns[column];
-            out.push(match ty {
-                ColumnType::Tensor(ty) => {
-                    let tensors = parts.iter().filter_map(|p| tensor(&p.columns[at])).cloned().collect::<Vec<_>>();
-                    ColumnData::Tensor(Tensor::concat(ty, &tensors))
-                }
-                ColumnType::Utf8 | ColumnType::Int64 => {
-                    let arrays: Vec<&dyn Array> =
-                        parts.iter().filter_map(|p| ids(&p.columns[at])).map(|a| &**a).collect();
-                    let joined = if arrays.is_empty() {
-                        arrow::array::new_empty_array(&DataType::Utf8)
-                    } else {
-                        arrow::compute::concat(&arrays)
-                            .map_err(|e| Error::data(format!("the ids cannot be joined: {e}")).column(name.as_str()))?
-                    };
-                    ColumnData::Ids(joined)
-                }
-            });
+    /// The same as Arrow, as the file has it; columns come in the order of the schema.
+    ///
+    /// # Errors
+    /// See [`Self::row_group`].
+    pub fn record_batch(&self, group: usize, columns: &[usize]) -> Result<RecordBatch> {
+        self.read(group, columns).map(|(batch, _)| batch)
+    }
+
+    /// What the file has, and the values in it: that they can be decoded is what checks them.
+    fn read(&self, group: usize, columns: &[usize]) -> Result<(RecordBatch, RowGroupData)> {
+        let names: Vec<String> = columns.iter().map(|&c| self.column_name(c).to_owned()).collect();
+        let batch = match &self.map {
+            Some(map) => self.file.read_mapped(map, group, &names),
+            None => self.read_file(group, &names),
+        };
+        let batch = batch.map_err(|e| as_data(e, self.name()))?;
+        let first = self.row_groups().get(group).map_or(0, |g| g.first_row);
+        let data = self.decode(&batch, columns, first).map_err(|e| e.file(self.name()).row_group(group))?;
+        Ok((batch, data))
+    }
+
+    fn read_file(&self, group: usize, names: &[String]) -> Result<RecordBatch> {
+        let rows = self.row_groups().get(group).map_or(0, |g| g.rows);
+        let parts = self.file.read(group, names, rows.max(1))?.collect::<Result<Vec<_>>>()?;
+        match <[RecordBatch; 1]>::try_from(parts) {
+            Ok([whole]) => Ok(whole),
+            Err(parts) => {
+                let schema = parts.first().map_or_else(|| Arc::clone(&self.file.schema), RecordBatch::schema);
+                arrow::compute::concat_batches(&schema, &parts)
+                    .map_err(|e| Error::data(format!("the rows cannot be joined: {e}")).row_group(group))
+            }
         }
-        Ok(RowGroupData { rows: parts.iter().map(|p| p.rows).sum(), columns: out })
     }
 
     fn decode(&self, batch: &RecordBatch, columns: &[usize], first_row: u64) -> Result<RowGroupData> {
@@ -257,6 +279,9 @@ fn as_data(error: Error, name: &str) -> Error {
     }
     if let Some(column) = &place.column {
         out = out.column(column.clone());
+    }
+    if let Some(kind) = error.io_kind() {
+        out = out.io_kind_of(kind);
     }
     out.hint("the shard is damaged: write the data set anew, or copy it again")
 }

@@ -1,12 +1,15 @@
 """Reading shards: by row, in batches, as Arrow; the order of shuffled rows, and going on where one left."""
 
+import json
 import pickle
+import shutil
 
 import duckdb
 import gristmill
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import ROOT
 from gristmill import Job, errors
@@ -202,8 +205,6 @@ def test_a_small_cache_reads_the_same(shards):
 
 
 def test_damage_is_told(shards, tmp_path):
-    import shutil
-
     for format in ("parquet", "arrow"):
         copy = tmp_path / format
         shutil.copytree(shards(format), copy)
@@ -214,3 +215,88 @@ def test_damage_is_told(shards, tmp_path):
         file.unlink()
         with pytest.raises(FileNotFoundError, match="part-00002"):
             gristmill.open(copy).read()
+
+
+def out_of_the_folder(module, folder):
+    file = module["shards"][0]["file"]
+    shutil.copy(folder / file, folder.parent / "part-00000.parquet")
+    module["shards"][0]["file"] = "../part-00000.parquet"
+
+
+def of_shape(module, shape):
+    next(column for column in module["columns"] if column["name"] == "obs")["shape"] = shape
+
+
+def with_a_link(module, folder):
+    file = folder / module["shards"][0]["file"]
+    file.rename(folder.parent / "elsewhere.parquet")
+    file.symlink_to(folder.parent / "elsewhere.parquet")
+
+
+def with_rows(module, rows):
+    module["rows"] += rows - module["shards"][0]["rows"]
+    module["shards"][0]["rows"] = rows
+
+
+def written_anew(module, folder, change):
+    """The first shard with its table changed."""
+    file = folder / module["shards"][0]["file"]
+    pq.write_table(change(pq.read_table(file)), file)
+
+
+def with_column(table, name, column):
+    at = table.schema.get_field_index(name)
+    return table.set_column(at, table.schema.field(at).with_type(column.type).with_nullable(True), column)
+
+
+def no_boolean(table):
+    """A row of a mask stored as bytes, with a byte that is neither 0 nor 1."""
+    rows = table["loss_mask"].to_pylist()
+    rows[3] = rows[3][:2] + b"\7" + rows[3][3:]
+    return with_column(table, "loss_mask", pa.array(rows, table.schema.field("loss_mask").type))
+
+
+def a_null(table):
+    return with_column(table, "rewards", pa.array([None] + table["rewards"].to_pylist()[1:], pa.float32()))
+
+
+@pytest.mark.parametrize(
+    ("data", "change", "text"),
+    [
+        ({}, out_of_the_folder, "expected one inside the data set"),
+        ({}, lambda m, d: of_shape(m, [2**40, 2**40]), "expected at most 512 MiB in one row.*column `obs`"),
+        ({}, lambda m, d: of_shape(m, [2, 2]), "found .*, expected .*part-00000.*column `obs`"),
+        ({}, with_a_link, "found a link, expected a shard.*part-00000"),
+        ({}, lambda m, d: with_rows(m, 299), "found 300 rows, the manifest says 299.*part-00000"),
+        ({}, lambda m, d: m.update(rows=1700), "found 1664 rows in all shards, the manifest says 1700"),
+        ({}, lambda m, d: m["columns"].pop(), "found the columns .*, expected .*part-00000"),
+        ({}, lambda m, d: written_anew(m, d, a_null), "found null, expected a value.*part-00000.*row 0, column `rewards`"),
+        ({"name": "cartpole-lstm", "tensors": "binary"}, lambda m, d: written_anew(m, d, no_boolean),
+         "found the byte 7, expected a boolean.*part-00000.*row 3, column `loss_mask`"),
+    ],
+)
+@pytest.mark.parametrize("read", [lambda module: module.read(), pa.table], ids=["read", "stream"])
+def test_what_no_gristmill_writes_is_refused(shards, tmp_path, data, change, text, read):
+    """A data set is input like any other: it is held to its manifest, and that to what gristmill writes."""
+    folder = tmp_path / "shards"
+    shutil.copytree(shards(**data), folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    change(manifest["modules"]["default_policy"], folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    # The Arrow stream's errors go through pyarrow, which has classes of its own.
+    kinds = errors.UsageError if read is not pa.table else (errors.UsageError, OSError, pa.ArrowInvalid)
+    with pytest.raises(kinds, match=f"(?s){text}") as raised:
+        read(gristmill.open(folder).module())
+    assert str(folder) in str(raised.value)
+
+
+def test_a_module_without_rows(shards, tmp_path):
+    folder = tmp_path / "shards"
+    shutil.copytree(shards(), folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["modules"]["default_policy"].update(rows=0, shards=[])
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    module = gristmill.open(folder).module()
+    assert module.read()["obs"].shape == (0, 4) and list(module.batches(batch_size=3)) == []
+    table = pa.table(module)
+    assert table.num_rows == 0 and table.schema.equals(pa.table(gristmill.open(shards()).module()).schema)
