@@ -11,11 +11,16 @@ TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 DATASETS = sorted(job.parent.name for job in (ROOT / "datasets").glob("*/job.toml"))
 
 
+def binary():
+    """The binary that `cargo test` built."""
+    path = ROOT / TARGET / "debug" / "gristmill"
+    assert path.exists(), f"{path} is not there: run `cargo test` or `make test` first"
+    return path
+
+
 def gristmill(*args, cwd=ROOT):
-    """Runs the binary that `cargo test` built; returns what it printed."""
-    binary = ROOT / TARGET / "debug" / "gristmill"
-    assert binary.exists(), f"{binary} is not there: run `cargo test` or `make test` first"
-    done = subprocess.run([binary, *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False)
+    """Runs the binary; returns what it printed."""
+    done = subprocess.run([binary(), *map(str, args)], cwd=cwd, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 
 import gristmill
@@ -14,8 +15,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import DATASETS, ROOT, gristmill as command
-from gristmill import Job, errors, sections
+from conftest import DATASETS, ROOT, binary, gristmill as command
+from gristmill import Job, _episodes, errors, sections
 from gristmill.connectors import ComputeReturnsToGo, FrameStacking
 from safetensors.numpy import load_file
 
@@ -94,7 +95,6 @@ def test_tables_of_all_kinds_compile_alike():
         "polars array": pl.DataFrame(STEPS, schema_overrides={"obs": pl.Array(pl.Float64, 2)}),
         "arrays": columns,
         "strided": columns | {"obs": np.asfortranarray(columns["obs"])},
-        "nested": columns | {"obs": columns["obs"]},
         "masked": columns | {"actions": np.ma.MaskedArray(columns["actions"], mask=False)},
     }
     for kind, data in kinds.items():
@@ -146,10 +146,8 @@ def test_a_job_of_dataclasses(tmp_path):
 
 
 def test_every_connector_has_a_dataclass():
-    listed = command("connectors")
-    for name in gristmill.connectors.__all__:
-        assert f"\n{name}\n" in f"\n{listed}"
-    assert listed.count("\n    ") >= len(gristmill.connectors.__all__)
+    listed = {line for line in command("connectors").splitlines() if line.isidentifier()}
+    assert len(listed) > 20 and listed == set(gristmill.connectors.__all__)
 
 
 def test_sections_stand_over_a_file(tmp_path):
@@ -200,9 +198,7 @@ def test_exceptions_fit_and_say_what_the_command_says(tmp_path, call, kinds, tex
 
 def test_the_message_is_the_command_s(tmp_path):
     (tmp_path / "job.toml").write_text("[input]\npaths = ['x']\nlayot = 1\n")
-    done = subprocess.run(
-        [ROOT / "target" / "debug" / "gristmill", "plan", "job.toml"], cwd=tmp_path, capture_output=True, text=True
-    )
+    done = subprocess.run([binary(), "plan", "job.toml"], cwd=tmp_path, capture_output=True, text=True, check=False)
     before = os.getcwd()
     os.chdir(tmp_path)
     try:
@@ -266,13 +262,17 @@ def test_ctrl_c_stops_a_run_and_leaves_nothing_finished(tmp_path):
         gristmill.open(tmp_path / "shards")
 
 
-def test_other_threads_run_meanwhile(tmp_path):
-    """The interpreter's lock is free while Rust works: another thread goes on counting."""
-    import threading
-
-    table = pa.concat_tables([recording("breakout-frames")])
-    job = Job(ROOT / "datasets" / "breakout-frames" / "job.toml")
-    counted, stop = [0], threading.Event()
+def test_other_threads_run_meanwhile():
+    """The interpreter's lock is free while Rust works: another thread goes on counting. No thread is asked to give the
+    lock away here, so the other one counts only if it is given."""
+    rows = 200_000
+    steps = np.arange(rows)
+    table = _episodes.table({
+        "eps_id": steps // 1000, "t": steps % 1000, "obs": np.ones((rows, 8)), "actions": steps % 2,
+        "rewards": np.ones(rows), "terminateds": steps % 1000 == 999,
+    })
+    job = Job()
+    counted, stop, interval = [0], threading.Event(), sys.getswitchinterval()
 
     def count():
         while not stop.is_set():
@@ -280,13 +280,17 @@ def test_other_threads_run_meanwhile(tmp_path):
             time.sleep(0)
 
     thread = threading.Thread(target=count)
-    thread.start()
-    before = counted[0]
-    job.compile(table)
-    after = counted[0]
-    stop.set()
-    thread.join()
-    assert after > before
+    sys.setswitchinterval(60)
+    try:
+        thread.start()
+        before = counted[0]
+        job.compile(table)
+        after = counted[0]
+    finally:
+        stop.set()
+        thread.join()
+        sys.setswitchinterval(interval)
+    assert after - before > 10
 
 
 def test_importing_needs_numpy_only():

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 from gristmill import Job, errors, piece
 from gristmill.connectors import ComputeReturnsToGo
-from test_job import STEPS
+from test_job import STEPS, assert_equal, recording
 
 
 @piece
@@ -75,12 +75,16 @@ def test_run_and_compile_and_threads_agree(tmp_path):
             out[rows] = episodes["rewards"][rows] / episodes.lengths[i]
         return {"rewards": out}
 
-    path = ROOT / "datasets" / "cartpole-columns" / "job.toml"
+    job = Job(ROOT / "datasets" / "cartpole-columns" / "job.toml", pieces=[scaled])
     digests = set()
     for threads in (1, 2, 4):
-        Job(path, pieces=[scaled]).run(output=tmp_path / str(threads), threads=threads)
-        digests.add(gristmill.open(tmp_path / str(threads)).manifest["content_digest"])
+        job.run(output=tmp_path / str(threads), threads=threads)
+        data = gristmill.open(tmp_path / str(threads))
+        digests.add(data.manifest["content_digest"])
+        assert_equal(job.compile(recording("cartpole-columns"), threads=threads)["default_policy"], data.read())
     assert len(digests) == 1
+    rewards = data.read(["rewards"])["rewards"]
+    assert np.isclose(rewards.sum(), 28) and (rewards < 1).all()
 
 
 def failing(episodes):
