@@ -19,7 +19,7 @@ test-rust:
 test-python: wheel
 	cargo test --no-run --quiet
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --force-reinstall $(WHEELS)/*.whl
-	.venv/bin/python -m pytest -q tests/python
+	.venv/bin/python -m pytest -q -rs tests/python
 
 # The package in the debug profile, beside the library in `target/`: what is built for one is used by the other.
 wheel: .venv/ready
@@ -27,11 +27,14 @@ wheel: .venv/ready
 	.venv/bin/python -m maturin build --quiet --manifest-path python/Cargo.toml --profile dev --compatibility linux \
 		--interpreter .venv/bin/python --out $(WHEELS)
 
-# PyTorch's and RLlib's side of the package, in a Python that has them: make PYTHON=... test-bridges
+# PyTorch's and RLlib's side of the package, in a Python that has them, and README's snippet with PyTorch:
+# make PYTHON=... test-bridges
 test-bridges: wheel
+	cargo build --quiet
 	rm -rf target/bridges
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target target/bridges $(WHEELS)/*.whl
 	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_bridges.py tests/python/test_rllib.py
+	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_readme.py -k torch
 
 # A virtual environment of this folder's own, made anew when the pinned packages change.
 .venv/ready: tests/python/requirements.txt

@@ -43,10 +43,14 @@ def test_there_are_snippets():
     assert len(SNIPPETS) >= 4
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS, ids=[re.sub(r"\W+", " ", s.splitlines()[0]).strip() for s in SNIPPETS])
+def imports(snippet):
+    return sorted(set(re.findall(r"^(?:import|from) (\w+)", snippet, re.M)))
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=["-".join(imports(snippet)) for snippet in SNIPPETS])
 def test_a_snippet_runs(folder, monkeypatch, snippet):
-    if "torch" in snippet and importlib.util.find_spec("torch") is None:
-        pytest.skip("PyTorch is not installed; it is not among the requirements")
+    if "torch" in imports(snippet) and importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed: `make PYTHON=... test-bridges` runs this")
     monkeypatch.chdir(folder)
     exec(compile(snippet, "README.md", "exec"), {})
 
