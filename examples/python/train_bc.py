@@ -87,7 +87,7 @@ def train(config: BCConfig, iterations: int) -> dict[str, float]:
     built = time.perf_counter()
     algorithm = config.build_algo()
     built = time.perf_counter() - built
-    waiting, started, first = [], time.perf_counter(), None
+    waiting, started = [], time.perf_counter()
     sample = algorithm.offline_data.sample
 
     def timed(**kwargs):
@@ -99,7 +99,6 @@ def train(config: BCConfig, iterations: int) -> dict[str, float]:
     algorithm.offline_data.sample = timed
     for _ in range(iterations):
         algorithm.train()
-        first = first or time.perf_counter() - started
     total = time.perf_counter() - started
     out = {
         "return": evaluate(algorithm),
