@@ -49,23 +49,23 @@ def main() -> None:
     data = log(args.rows)
     columns = {name: column for name, column in data.items() if name not in ("eps_id", "t")}
     size = sum(column.nbytes for column in columns.values())
-    count = range(0, args.rows, args.batch_size)
     order = np.random.default_rng(1).permutation(args.rows)
     print(f"{args.rows:,} rows, {size / 1e6:,.0f} MB, batches of {args.batch_size}; best of three")
 
-    def copied():
-        for at in count:
-            batch = {name: column[at : at + args.batch_size].copy() for name, column in columns.items()}
+    def batches(columns, take):
+        """One epoch: `take` makes a batch's column of a whole one, given where the batch begins and ends."""
+        for at in range(0, args.rows, args.batch_size):
+            batch = {name: take(column, at, at + args.batch_size) for name, column in columns.items()}
             yield batch["rewards"]
 
-    def gathered():
-        for at in count:
-            rows = order[at : at + args.batch_size]
-            batch = {name: np.take(column, rows, axis=0) for name, column in columns.items()}
-            yield batch["rewards"]
+    def copied(column, start, stop):
+        return column[start:stop].copy()
 
-    timed("NumPy in memory: copy in order", size, copied)
-    timed("NumPy in memory: gather shuffled", size, gathered)
+    def gathered(column, start, stop):
+        return np.take(column, order[start:stop], axis=0)
+
+    timed("NumPy in memory: copy in order", size, lambda: batches(columns, copied))
+    timed("NumPy in memory: gather shuffled", size, lambda: batches(columns, gathered))
     with tempfile.TemporaryDirectory() as folder:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -107,19 +107,14 @@ def main() -> None:
             mapped[name] = flat.reshape(column.shape)
         shuffled = torch.from_numpy(order)
 
-        def torch_in_order():
-            for at in count:
-                batch = {name: column[at : at + args.batch_size].clone() for name, column in mapped.items()}
-                yield batch["rewards"]
+        def cloned(column, start, stop):
+            return column[start:stop].clone()
 
-        def torch_shuffled():
-            for at in count:
-                rows = shuffled[at : at + args.batch_size]
-                batch = {name: column[rows] for name, column in mapped.items()}
-                yield batch["rewards"]
+        def indexed(column, start, stop):
+            return column[shuffled[start:stop]]
 
-        timed("torch: memory-mapped tensors, in order", size, torch_in_order)
-        timed("torch: memory-mapped tensors, shuffled", size, torch_shuffled)
+        timed("torch: memory-mapped tensors, in order", size, lambda: batches(mapped, cloned))
+        timed("torch: memory-mapped tensors, shuffled", size, lambda: batches(mapped, indexed))
 
 
 if __name__ == "__main__":
