@@ -12,14 +12,16 @@
 //! before a row is read.
 
 mod check;
+mod ids;
 mod read;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use check::{BadPath, check_path};
+pub(crate) use ids::Ids;
 pub use read::Shard;
-pub(crate) use read::{ids as ids_of, tensor as tensor_of};
+pub(crate) use read::tensor as tensor_of;
 
 use crate::error::{Error, Result};
 use crate::job::TensorStorage;

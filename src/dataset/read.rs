@@ -223,7 +223,7 @@ pub(crate) fn tensor(data: &ColumnData) -> Option<&Tensor> {
 
 /// The text of a column that is some.
 #[must_use]
-pub(crate) fn ids(data: &ColumnData) -> Option<&ArrayRef> {
+pub(super) fn ids(data: &ColumnData) -> Option<&ArrayRef> {
     match data {
         ColumnData::Ids(a) => Some(a),
         ColumnData::Tensor(_) => None,

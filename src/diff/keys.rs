@@ -29,13 +29,6 @@ struct Index {
     offsets: Vec<usize>,
 }
 
-/// Wide enough that no two of a data set's ids meet.
-fn hash(episode: &str) -> u128 {
-    let mut bytes = [0; 16];
-    bytes.copy_from_slice(&blake3::hash(episode.as_bytes()).as_bytes()[..16]);
-    u128::from_le_bytes(bytes)
-}
-
 impl Index {
     fn of(side: &Side<'_>) -> Result<Self> {
         let mut out = Self::default();
@@ -44,10 +37,10 @@ impl Index {
             let first = side.first_row(group);
             let mut start = 0;
             for row in 1..=keys.rows {
-                if row < keys.rows && keys.same(start, row) {
+                if row < keys.rows && keys.same(start, row)? {
                     continue;
                 }
-                out.push(hash(&keys.episode(start)), (first + start as u64, (row - start) as u64));
+                out.push(keys.hash(start)?, (first + start as u64, (row - start) as u64));
                 start = row;
             }
         }
@@ -91,8 +84,8 @@ impl Index {
 #[derive(Debug, Default)]
 pub(super) struct Matched {
     segments: Vec<Segment>,
-    /// Episodes that are known to have changed: they lack rows on one side.
-    changed: BTreeSet<String>,
+    /// The hashes of episodes that are known to have changed: they lack rows on one side.
+    pub changed: BTreeSet<u128>,
 }
 
 impl Matched {
@@ -101,28 +94,24 @@ impl Matched {
         Self { segments: vec![Segment { a: 0, b: 0, len: rows }], changed: BTreeSet::new() }
     }
 
-    /// Whether an episode was counted as changed already.
-    pub fn is_changed(&self, episode: &str) -> bool {
-        self.changed.contains(episode)
-    }
-
-    /// The segments in lists of about `rows` rows.
-    pub fn tasks(&self, rows: u64) -> Vec<Vec<Segment>> {
+    /// The segments in one list a row group of side a, so that each of them is decoded once. `first_rows` are those of
+    /// the groups.
+    pub fn tasks(&self, first_rows: &[u64]) -> Vec<Vec<Segment>> {
         let mut out: Vec<Vec<Segment>> = Vec::new();
-        let mut room = 0;
+        let mut before = None;
         for segment in &self.segments {
             let mut rest = *segment;
             while rest.len > 0 {
-                if room == 0 {
+                let next = first_rows.partition_point(|first| *first <= rest.a);
+                if before != Some(next) {
                     out.push(Vec::new());
-                    room = rows.max(1);
+                    before = Some(next);
                 }
-                let len = rest.len.min(room);
+                let len = rest.len.min(first_rows.get(next).map_or(u64::MAX, |first| first - rest.a));
                 if let Some(task) = out.last_mut() {
                     task.push(Segment { len, ..rest });
                 }
                 rest = Segment { a: rest.a + len, b: rest.b + len, len: rest.len - len };
-                room -= len;
             }
         }
         out
@@ -164,7 +153,7 @@ impl Times<'_> {
 
     fn name(&mut self, runs: &[(usize, Run)]) -> Result<String> {
         let (keys, at) = self.keys(runs.first().map_or(0, |r| r.1.0))?;
-        Ok(keys.episode(at))
+        keys.episode(at)
     }
 }
 
@@ -211,9 +200,10 @@ pub(super) fn matched(a: &Side<'_>, b: &Side<'_>, out: &mut ModuleDifference) ->
         let (rows_a, rows_b) = (times_a.of(index_a.runs(episode))?, times_b.of(index_b.runs(second))?);
         let (removed, added) = merge(&rows_a, &rows_b, &mut matched.segments);
         if removed + added > 0 {
-            let name = times_a.name(index_a.runs(episode))?;
-            out.episodes_changed.add(|| name.clone());
-            matched.changed.insert(name);
+            let shown = out.episodes_changed.first.len() < super::SHOWN;
+            let name = if shown { times_a.name(index_a.runs(episode))? } else { String::new() };
+            out.episodes_changed.add(|| name);
+            matched.changed.insert(*hash);
         }
         out.rows_removed += removed;
         out.rows_added += added;
@@ -221,4 +211,25 @@ pub(super) fn matched(a: &Side<'_>, b: &Side<'_>, out: &mut ModuleDifference) ->
     matched.segments.sort_by_key(|s| s.a);
     out.reordered = matched.segments.windows(2).any(|w| w[1].b < w[0].b + w[0].len);
     Ok(matched)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_group_is_the_task_of_one() {
+        let segment = |a, b, len| Segment { a, b, len };
+        let segments = vec![segment(0, 5, 2), segment(3, 0, 4), segment(9, 9, 1), segment(10, 12, 25)];
+        let matched = Matched { segments, changed: BTreeSet::new() };
+        let tasks = matched.tasks(&[0, 4, 10, 20]);
+        let expected = [
+            vec![segment(0, 5, 2), segment(3, 0, 1)],
+            vec![segment(4, 1, 3), segment(9, 9, 1)],
+            vec![segment(10, 12, 10)],
+            vec![segment(20, 22, 15)],
+        ];
+        assert_eq!(tasks, expected);
+        assert!(Matched::side_by_side(0).tasks(&[]).is_empty());
+    }
 }

@@ -16,6 +16,7 @@ mod keys;
 mod rows;
 mod values;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -33,8 +34,6 @@ pub use values::{ColumnDifference, Example};
 
 /// Ids shown of each kind; all are counted.
 const SHOWN: usize = 10;
-/// Rows of a segment that one task compares at once.
-const TASK_ROWS: u64 = 16_384;
 
 /// How to compare.
 #[derive(Debug, Clone, Copy, Default)]
@@ -207,7 +206,7 @@ fn modules(
     let aligned =
         a.record().rows == b.record().rows && [EPS_ID, AGENT_ID, T].iter().all(|k| digest(a, k) == digest(b, k));
     let (side_a, side_b) = (Side::open(a)?, Side::open(b)?);
-    let matched = if aligned {
+    let mut matched = if aligned {
         common.retain(|[i, j]| a.record().columns[*i].digest != b.record().columns[*j].digest);
         Matched::side_by_side(a.record().rows)
     } else {
@@ -217,33 +216,31 @@ fn modules(
         matched
     };
     let names: Vec<&str> = common.iter().map(|[i, _]| a.schema().columns[*i].0.as_str()).collect();
-    let tasks = matched.tasks(TASK_ROWS);
+    let tasks = matched.tasks(&side_a.first_rows());
     progress.begin("comparing", Totals { steps: Some(out.rows[0]), ..Totals::default() });
     let mut differences: Vec<Difference> = names.iter().map(|_| Difference::default()).collect();
-    let mut changed: Option<String> = None;
     for some in tasks.chunks(threads * 4) {
-        let compared: Vec<Result<(Vec<Difference>, Vec<String>)>> = some
+        let compared: Vec<Result<Compared>> = some
             .par_iter()
             .map_init(
                 || (RowReader::new(&side_a, &common, 0), RowReader::new(&side_b, &common, 1)),
                 |(a, b), task| {
-                    let out = compare(task, a, b, &names, options.tolerance);
+                    let out = compare(task, a, b, names.len(), options.tolerance);
                     progress.advance(Step { steps: task.iter().map(|s| s.len).sum(), ..Step::default() });
                     out
                 },
             )
             .collect();
         for compared in compared {
-            let (found, episodes) = compared?;
-            for (all, own) in differences.iter_mut().zip(found) {
+            let compared = compared?;
+            for (all, own) in differences.iter_mut().zip(compared.columns) {
                 all.merge(own);
             }
-            // An episode may go on in the next task.
-            for episode in episodes {
-                if changed.as_ref() != Some(&episode) && !matched.is_changed(&episode) {
-                    out.episodes_changed.add(|| episode.clone());
+            // An episode may go on in another task, and may lack rows as well: it is counted once.
+            for (hash, name) in compared.episodes {
+                if matched.changed.insert(hash) {
+                    out.episodes_changed.add(|| name);
                 }
-                changed = Some(episode);
             }
         }
     }
@@ -253,35 +250,55 @@ fn modules(
     Ok(out)
 }
 
-/// Compares the rows of some segments: the differences by column, and the episodes that have some.
+/// What one task found.
+struct Compared {
+    columns: Vec<Difference>,
+    /// Episodes with a row that differs, by hash and name, in the order of their rows.
+    episodes: Vec<(u128, String)>,
+}
+
+/// Compares the rows of some segments.
 fn compare(
     segments: &[Segment],
     a: &mut RowReader<'_>,
     b: &mut RowReader<'_>,
-    names: &[&str],
+    columns: usize,
     tolerance: f64,
-) -> Result<(Vec<Difference>, Vec<String>)> {
-    let mut out: Vec<Difference> = names.iter().map(|_| Difference::default()).collect();
-    let mut episodes: Vec<String> = Vec::new();
+) -> Result<Compared> {
+    let mut out = Compared { columns: vec![Difference::default(); columns], episodes: Vec::new() };
+    let mut told = BTreeSet::new();
     for segment in segments {
         let mut done = 0;
         while done < segment.len {
             let (rows_a, rows_b) = (a.rows(segment.a + done)?, b.rows(segment.b + done)?);
             let len = (segment.len - done).min(rows_a.left).min(rows_b.left);
             let n = usize::try_from(len).map_err(|_| Error::internal("a row group larger than memory"))?;
-            for (i, difference) in out.iter_mut().enumerate() {
+            let keys = rows_a.keys();
+            let places = |row: usize| {
+                let (own, other) = (rows_a.at + row, rows_b.at + row);
+                let (episode, t) = (keys.episode(own).ok(), keys.t(own));
+                (rows_a.place(own, episode.as_deref(), t), rows_b.place(other, episode.as_deref(), t))
+            };
+            // Of all columns together, so that an episode that differs in several is one.
+            let mut changed = vec![false; n];
+            for (i, difference) in out.columns.iter_mut().enumerate() {
                 let (one, other) = (rows_a.column(i)?.slice(rows_a.at, n), rows_b.column(i)?.slice(rows_b.at, n));
-                difference.rows_of(&one, &other, tolerance, |row| {
-                    let (episode, t) = rows_a.who(rows_a.at + row);
-                    if episodes.last() != Some(&episode) {
-                        episodes.push(episode.clone());
-                    }
-                    (rows_a.place(rows_a.at + row, &episode, t), rows_b.place(rows_b.at + row, &episode, t))
-                });
+                difference.rows_of(&one, &other, tolerance, &mut changed, places);
+            }
+            let mut before = None;
+            for row in (rows_a.at..).zip(changed).filter_map(|(row, changed)| changed.then_some(row)) {
+                if let Some(before) = before.replace(row)
+                    && keys.same(before, row)?
+                {
+                    continue;
+                }
+                let hash = keys.hash(row)?;
+                if told.insert(hash) {
+                    out.episodes.push((hash, keys.episode(row)?));
+                }
             }
             done += len;
         }
     }
-    episodes.dedup();
-    Ok((out, episodes))
+    Ok(out)
 }

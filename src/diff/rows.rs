@@ -3,10 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::AsArray;
-
 use crate::column::{AGENT_ID, EPS_ID, T};
-use crate::dataset::{Module, Shard, ids_of, tensor_of};
+use crate::dataset::{Ids, Module, Shard, tensor_of};
 use crate::error::{Error, Place, Result};
 use crate::sink::{ColumnData, RowGroupData};
 use crate::tensor::{DType, Tensor};
@@ -64,6 +62,11 @@ impl<'a> Side<'a> {
         Keys::of(&self.shards[shard].row_group(number, &wanted)?, self.module, &wanted)
     }
 
+    /// The first row of each row group.
+    pub fn first_rows(&self) -> Vec<u64> {
+        self.groups.iter().map(|g| g.2).collect()
+    }
+
     /// The row group of a row.
     pub fn group_of(&self, row: u64) -> Result<usize> {
         let after = self.groups.partition_point(|g| g.2 <= row);
@@ -103,28 +106,39 @@ impl Keys {
         self.t.as_ref().map_or(0, |t| t.values::<i64>()[row])
     }
 
-    /// `id`, or `id (agent)`: as text, so that a data set with integer ids matches one with text.
-    pub fn episode(&self, row: usize) -> String {
-        let text = |data: &ColumnData| match (tensor_of(data), ids_of(data)) {
-            (Some(t), _) if t.ty().dtype == DType::Int64 => t.values::<i64>()[row].to_string(),
-            (_, Some(a)) => a.as_string_opt::<i32>().map_or_else(String::new, |a| a.value(row).to_owned()),
-            _ => String::new(),
-        };
-        let id = self.ids.as_ref().map(text).unwrap_or_default();
-        match &self.agents {
-            Some(agents) => format!("{id} ({})", text(agents)),
+    /// `id`, or `id (agent)`: for people. What tells episodes apart is [`Self::hash`].
+    pub fn episode(&self, row: usize) -> Result<String> {
+        let text =
+            |data: &Option<ColumnData>| data.as_ref().map(|d| Ok(Ids::of(d)?.text(row).into_owned())).transpose();
+        let id = text(&self.ids)?.unwrap_or_default();
+        Ok(match text(&self.agents)? {
+            Some(agent) => format!("{id} ({agent})"),
             None => id,
+        })
+    }
+
+    /// Episode and agent, wide enough that no two of a data set meet. Of their text, so that a data set with integer ids
+    /// matches one with text.
+    pub fn hash(&self, row: usize) -> Result<u128> {
+        let mut hasher = blake3::Hasher::new();
+        // The length says where the id ends: without it `ab` of agent `c` would be `a` of agent `bc`.
+        for data in [&self.ids, &self.agents].into_iter().flatten() {
+            let text = Ids::of(data)?.text(row);
+            hasher.update(&(text.len() as u64).to_le_bytes()).update(text.as_bytes());
         }
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+        Ok(u128::from_le_bytes(bytes))
     }
 
     /// Whether two rows are of one episode and agent.
-    pub fn same(&self, a: usize, b: usize) -> bool {
-        let same = |data: &ColumnData| match (tensor_of(data), ids_of(data)) {
-            (Some(t), _) => t.row(a) == t.row(b),
-            (_, Some(ids)) => ids.as_string_opt::<i32>().is_none_or(|ids| ids.value(a) == ids.value(b)),
-            _ => true,
-        };
-        [&self.ids, &self.agents].into_iter().flatten().all(same)
+    pub fn same(&self, a: usize, b: usize) -> Result<bool> {
+        for data in [&self.ids, &self.agents].into_iter().flatten() {
+            if !Ids::of(data)?.same(a, b) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 }
 
@@ -193,20 +207,20 @@ impl Rows<'_> {
         tensor_of(&self.group.data.columns[self.reader.wanted[i]]).ok_or_else(|| Error::internal("a column of text"))
     }
 
-    /// Episode and time step of a row of the group.
-    pub fn who(&self, row: usize) -> (String, i64) {
-        (self.group.keys.episode(row), self.group.keys.t(row))
+    /// The keys of the whole group.
+    pub fn keys(&self) -> &Keys {
+        &self.group.keys
     }
 
     /// Where a row of the group stands.
-    pub fn place(&self, row: usize, episode: &str, t: i64) -> Place {
+    pub fn place(&self, row: usize, episode: Option<&str>, t: i64) -> Place {
         let (shard, group, _) = self.reader.side.groups[self.group.number];
         let shard = &self.reader.side.shards[shard];
         Place {
             file: Some(shard.name().to_owned()),
             row_group: Some(group),
             row: Some(shard.row_groups()[group].first_row + row as u64),
-            episode: Some(episode.to_owned()),
+            episode: episode.map(ToOwned::to_owned),
             t: Some(t),
             ..Place::default()
         }

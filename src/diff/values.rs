@@ -62,12 +62,20 @@ pub(super) struct Difference {
 }
 
 impl Difference {
-    /// Compares rows. `places` is asked for the places of each row that differs beyond the tolerance.
-    pub fn rows_of(&mut self, a: &Tensor, b: &Tensor, tolerance: f64, mut places: impl FnMut(usize) -> (Place, Place)) {
+    /// Compares rows and marks in `changed` those that differ beyond the tolerance. `places` is asked for the places of
+    /// the first of them alone.
+    pub fn rows_of(
+        &mut self,
+        a: &Tensor,
+        b: &Tensor,
+        tolerance: f64,
+        changed: &mut [bool],
+        places: impl Fn(usize) -> (Place, Place),
+    ) {
         if a.bytes() == b.bytes() || a.ty() != b.ty() {
             return;
         }
-        for row in 0..a.rows() {
+        for (row, changed) in changed.iter_mut().enumerate().take(a.rows()) {
             if a.row(row) == b.row(row) {
                 continue;
             }
@@ -76,9 +84,10 @@ impl Difference {
             let first = self.row(&one, &other, tolerance);
             if self.values > before {
                 self.rows += 1;
-                let (place_a, place_b) = places(row);
+                *changed = true;
                 if let (None, Some((element, values))) = (&self.first, first) {
-                    self.first = Some(Example { a: place_a, b: place_b, element, values });
+                    let (a, b) = places(row);
+                    self.first = Some(Example { a, b, element, values });
                 }
             }
         }
@@ -190,7 +199,15 @@ mod tests {
     fn compared(a: &[f32], b: &[f32], tolerance: f64) -> Difference {
         let mut out = Difference::default();
         let (a, b) = (Tensor::from_values([], a), Tensor::from_values([], b));
-        out.rows_of(&a, &b, tolerance, |_| (Place::default(), Place::default()));
+        let asked = std::cell::Cell::new(0);
+        let places = |_| {
+            asked.set(asked.get() + 1);
+            (Place::default(), Place::default())
+        };
+        let mut changed = vec![false; a.rows()];
+        out.rows_of(&a, &b, tolerance, &mut changed, places);
+        assert_eq!(asked.get(), usize::from(out.rows > 0), "places are made once");
+        assert_eq!(changed.iter().filter(|c| **c).count() as u64, out.rows);
         out
     }
 
@@ -210,7 +227,7 @@ mod tests {
     fn wide_integers_are_compared_exactly() {
         let (a, b) = (Tensor::from_values([], &[i64::MAX]), Tensor::from_values([], &[i64::MAX - 1]));
         let mut found = Difference::default();
-        found.rows_of(&a, &b, 0.0, |_| (Place::default(), Place::default()));
+        found.rows_of(&a, &b, 0.0, &mut [false], |_| (Place::default(), Place::default()));
         assert_eq!((found.values, found.absolute), (1, 1.0));
     }
 }

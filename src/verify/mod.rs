@@ -181,7 +181,7 @@ fn module_rows(
                 }
                 rows += looked.data.rows as u64;
                 let place = Place { shard: &shard, group };
-                walker.walk(&looked.data, &place, tally);
+                walker.walk(&looked.data, &place, tally)?;
             }
         }
         progress.advance(Step { bytes: shard_record.bytes, ..Step::default() });

@@ -1,22 +1,21 @@
 //! What must hold from one row to the next: time goes on in an episode, and its flags stand at its end.
 
-use arrow::array::{ArrayRef, AsArray};
-
 use super::CheckName::{Flags, Time};
 use super::Place;
 use super::rules::{Advance, Rules};
 use super::tally::Tally;
 use crate::column::T;
-use crate::dataset::{ids_of, tensor_of};
-use crate::error::Error;
-use crate::sink::{ColumnData, RowGroupData};
+use crate::dataset::{Ids, tensor_of};
+use crate::episode::EpisodeId;
+use crate::error::{Error, Result};
+use crate::sink::RowGroupData;
 use crate::tensor::Tensor;
 
 /// The row before.
 #[derive(Debug, Clone, PartialEq)]
 struct Before {
-    id: String,
-    agent: String,
+    id: EpisodeId,
+    agent: Option<EpisodeId>,
     t: i64,
     len: usize,
     /// A flag was true, and no step of another chunk came since.
@@ -45,20 +44,20 @@ impl<'a> Walker<'a> {
         self.rules.countable.then_some(self.steps)
     }
 
-    pub fn walk(&mut self, data: &RowGroupData, place: &Place<'_>, tally: &mut Tally) {
+    pub fn walk(&mut self, data: &RowGroupData, place: &Place<'_>, tally: &mut Tally) -> Result<()> {
         let rules = self.rules;
         let tensor = |at: Option<usize>| at.and_then(|at| tensor_of(&data.columns[at]));
         let (mask, lens, t) = (tensor(rules.loss_mask), tensor(rules.seq_lens), tensor(rules.t));
-        let eps = rules.eps_id.map(|at| Ids::of(&data.columns[at]));
-        let agents = rules.agent_id.map(|at| Ids::of(&data.columns[at]));
+        let eps = rules.eps_id.map(|at| Ids::of(&data.columns[at])).transpose()?;
+        let agents = rules.agent_id.map(|at| Ids::of(&data.columns[at])).transpose()?;
         let flags: Vec<&Tensor> = rules.flags.iter().filter_map(|&at| tensor_of(&data.columns[at])).collect();
         for row in 0..data.rows {
             let len = lens.map_or(1, |l| usize::try_from(l.values::<i64>()[row]).unwrap_or(0).min(rules.places));
             self.steps += mask.map_or(len, |m| m.row(row).iter().filter(|b| **b != 0).count()) as u64;
-            let (Some(t), Some(eps)) = (t.map(|t| t.values::<i64>()[row]), &eps) else { continue };
-            let agent = agents.as_ref();
-            let same = |b: &Before| eps.is(row, &b.id) && agent.is_none_or(|a| a.is(row, &b.agent));
-            let own = |e: Error| place.at(row, e).episode(eps.text(row)).t(t);
+            let (Some(t), Some(eps)) = (t.map(|t| t.values::<i64>()[row]), eps) else { continue };
+            let of_agent = |b: &Before| agents.is_none_or(|a| b.agent.as_ref().is_some_and(|id| a.is(row, id)));
+            let same = |b: &Before| eps.is(row, &b.id) && of_agent(b);
+            let own = |e: Error| place.at(row, e).episode(eps.text(row).into_owned()).t(t);
             let mut done = false;
             let mut before = self.before.take();
             if let Some(before) = before.as_mut().filter(|b| same(b)) {
@@ -74,8 +73,8 @@ impl<'a> Walker<'a> {
                 }
                 (before.t, before.len) = (t, len);
             } else {
-                let agent = agent.map(|a| a.text(row)).unwrap_or_default();
-                before = Some(Before { id: eps.text(row), agent, t, len, done: false });
+                let agent = agents.map(|a| a.id(row));
+                before = Some(Before { id: eps.id(row), agent, t, len, done: false });
             }
             let mut told = false;
             for p in 0..len {
@@ -98,38 +97,6 @@ impl<'a> Walker<'a> {
             }
             self.before = before;
         }
-    }
-}
-
-/// A column of ids.
-enum Ids<'a> {
-    Int(&'a [i64]),
-    Text(&'a ArrayRef),
-    Odd,
-}
-
-impl<'a> Ids<'a> {
-    fn of(data: &'a ColumnData) -> Self {
-        match (tensor_of(data), ids_of(data)) {
-            (Some(t), _) if t.ty().dtype == crate::tensor::DType::Int64 => Self::Int(t.values()),
-            (_, Some(text)) if text.as_string_opt::<i32>().is_some() => Self::Text(text),
-            _ => Self::Odd,
-        }
-    }
-
-    fn text(&self, row: usize) -> String {
-        match self {
-            Self::Int(ids) => ids[row].to_string(),
-            Self::Text(ids) => ids.as_string::<i32>().value(row).to_owned(),
-            Self::Odd => String::new(),
-        }
-    }
-
-    fn is(&self, row: usize, id: &str) -> bool {
-        match self {
-            Self::Int(ids) => ids[row].to_string() == id,
-            Self::Text(ids) => ids.as_string::<i32>().value(row) == id,
-            Self::Odd => true,
-        }
+        Ok(())
     }
 }

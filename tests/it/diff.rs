@@ -71,6 +71,47 @@ fn values_that_differ_are_told_with_their_place() {
 }
 
 #[test]
+fn an_episode_that_differs_in_several_columns_and_row_groups_is_counted_once() {
+    let changed = with(steps(), "rewards", f64s(&[0.5, 1.0, 2.5, 3.0, 4.5, 5.0]));
+    let changed = with(changed, "obs", obs(7, 13));
+    let two_a_shard = "[output]\nrows_per_shard = 2\n";
+    for job in ["", two_a_shard] {
+        let work = two(steps(), changed.clone(), job, "");
+        let found = module(&work, 1, &[]);
+        assert_eq!(found["episodes_changed"], json!({ "count": 2, "first": ["a", "b"] }), "{job}");
+        let rows: Vec<_> = found["values"].as_array().unwrap().iter().map(|c| (&c["column"], &c["rows"])).collect();
+        assert_eq!(rows, [(&json!("obs"), &json!(6)), (&json!("rewards"), &json!(3))], "{job}");
+    }
+    // One that lacks a row as well is not counted again for its values.
+    let work = Work::new();
+    for (name, columns, rows) in [("a", steps(), &[0, 1, 2, 3, 4, 5][..]), ("b", changed, &[0, 1, 2, 3, 4])] {
+        work.parquet("x.parquet", &[take(&batch(columns), rows)]);
+        work.manifest();
+        fs::rename(work.path().join("out"), work.path().join(name)).unwrap();
+    }
+    let found = module(&work, 1, &[]);
+    assert_eq!(found["episodes_changed"], json!({ "count": 2, "first": ["b", "a"] }));
+    assert_eq!((&found["rows_removed"], &found["rows_added"]), (&json!(1), &json!(0)));
+}
+
+#[test]
+fn ids_that_read_alike_are_not_mixed_up() {
+    let of = |id: &str, agent: &str| {
+        with(with(steps(), "eps_id", texts(&[id; 6])), "agent_id", texts(&[agent; 6]))
+            .into_iter()
+            .map(|(name, column)| if name == "t" { (name, i64s(&[0, 1, 2, 3, 4, 5])) } else { (name, column) })
+            .map(|(name, column)| if name == "terminateds" { (name, bools(&[false; 6])) } else { (name, column) })
+            .collect()
+    };
+    let module_of = "[multi_agent]\nagent_to_module = { z = 'red', 'y) (z' = 'red' }\n";
+    let work = two(of("x (y)", "z"), of("x", "y) (z"), module_of, module_of);
+    let found = module(&work, 1, &[]);
+    // Both are shown as `x (y) (z)`.
+    let one = json!({ "count": 1, "first": ["x (y) (z)"] });
+    assert_eq!((&found["episodes_removed"], &found["episodes_added"]), (&one, &one), "{found}");
+}
+
+#[test]
 fn within_the_tolerance_nothing_differs() {
     let work = two(steps(), with(steps(), "rewards", f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.001])), "", "");
     assert_eq!(report(&work, 0, &["--tolerance", "0.01"])["by_digest"], false);
