@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use check::{BadPath, check_path};
 pub(crate) use ids::Ids;
 pub use read::Shard;
-pub(crate) use read::tensor as tensor_of;
+pub(crate) use read::{OpenError, tensor as tensor_of};
 
 use crate::error::{Error, Result};
 use crate::job::TensorStorage;
@@ -156,6 +156,11 @@ impl Module {
     /// # Errors
     /// If the file is missing, no regular file inside the data set, damaged, or has other columns.
     pub fn shard(&self, i: usize) -> Result<Shard> {
+        self.open_shard(i).map_err(OpenError::into_error)
+    }
+
+    /// [`Self::shard`], with what is wrong by its kind.
+    pub(crate) fn open_shard(&self, i: usize) -> Result<Shard, OpenError> {
         let record = self.record.shards.get(i).ok_or_else(|| Error::internal(format!("there is no shard {i}")))?;
         Shard::open(&self.root, &record.file, &self.schema)
     }

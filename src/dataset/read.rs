@@ -25,9 +25,33 @@ pub struct Shard {
     map: Option<Buffer>,
 }
 
+/// Why a shard cannot be opened.
+#[derive(Debug)]
+pub(crate) enum OpenError {
+    /// Its columns are not those that the manifest promises, or contradict themselves.
+    Columns(Error),
+    /// It is missing, no regular file of the data set, damaged, or cannot be read.
+    File(Error),
+}
+
+impl From<Error> for OpenError {
+    fn from(error: Error) -> Self {
+        Self::File(error)
+    }
+}
+
+impl OpenError {
+    /// The error, its kind aside.
+    pub fn into_error(self) -> Error {
+        match self {
+            Self::Columns(e) | Self::File(e) => e,
+        }
+    }
+}
+
 impl Shard {
     /// Opens the file `name` of the data set in `root`.
-    pub(super) fn open(root: &Path, name: &str, schema: &Arc<ShardSchema>) -> Result<Self> {
+    pub(super) fn open(root: &Path, name: &str, schema: &Arc<ShardSchema>) -> Result<Self, OpenError> {
         let path = name.split('/').fold(root.to_owned(), |path, part| path.join(part));
         let meta = std::fs::symlink_metadata(&path).map_err(|e| {
             let error = match e.kind() {
@@ -38,16 +62,19 @@ impl Shard {
         })?;
         if !meta.is_file() {
             let what = if meta.is_symlink() { "a link" } else { "no regular file" };
-            return Err(Error::data(format!("found {what}, expected a shard")).file(name));
+            return Err(Error::data(format!("found {what}, expected a shard")).file(name).into());
         }
         // A folder on the way may be a link out of the data set.
         let inside = root.canonicalize().and_then(|root| Ok(path.canonicalize()?.starts_with(root)));
         if !inside.is_ok_and(|inside| inside) {
-            return Err(Error::data("the file lies outside the data set, behind a link").file(name));
+            return Err(Error::data("the file lies outside the data set, behind a link").file(name).into());
         }
-        let file = InputFile::open_in(&path, root).map_err(|e| as_data(e, name))?;
+        let file = InputFile::open_in(&path, root).map_err(|e| match as_data(e, name) {
+            e if e.place().column.is_some() => OpenError::Columns(e),
+            e => OpenError::File(e),
+        })?;
         let shard = Self { file: Arc::new(file), schema: Arc::clone(schema), map: None };
-        shard.check_columns()?;
+        shard.check_columns().map_err(OpenError::Columns)?;
         shard.check_groups()?;
         Ok(shard)
     }

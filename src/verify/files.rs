@@ -13,13 +13,14 @@ use crate::manifest::ShardRecord;
 use crate::progress::{Progress, Step};
 use crate::sink::{MANIFEST, RUN, UNFINISHED, file_digest};
 
-/// Looks at every entry of the directory, and at every byte of the files that the manifest names.
-pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progress) -> Result<()> {
+/// Looks at every entry of the directory, and at every byte of the files that the manifest names. Gives those of them
+/// that are there as regular files; what is wrong with the others is told.
+pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progress) -> Result<BTreeSet<String>> {
     let manifest = dataset.manifest();
     let records: Vec<&ShardRecord> =
         manifest.modules.values().flat_map(|m| &m.shards).chain(&manifest.quarantine).collect();
     let known: BTreeSet<&str> = records.iter().map(|r| r.file.as_str()).collect();
-    let mut there = BTreeSet::new();
+    let (mut regular, mut links) = (BTreeSet::new(), BTreeSet::new());
     let mut folders = vec![String::new()];
     while let Some(folder) = folders.pop() {
         let path = dataset.root().join(&folder);
@@ -38,7 +39,7 @@ pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progres
                 _ if !kind.is_file() => {
                     tally.fail(Files, wrong("found a link or a special file, expected regular files only"));
                     // Told once: as what it is, not as missing.
-                    there.insert(name);
+                    links.insert(name);
                 }
                 MANIFEST | RUN => {}
                 UNFINISHED => {
@@ -46,21 +47,22 @@ pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progres
                     tally.fail(Files, error.hint("a run was stopped at its very end; `--resume` completes it"));
                 }
                 file if known.contains(file) => {
-                    there.insert(name);
+                    regular.insert(name);
                 }
                 _ => tally.fail(Files, wrong("found a file that the manifest does not name")),
             }
         }
     }
-    for file in known.iter().filter(|f| !there.contains(**f)) {
+    for file in known.iter().filter(|f| !regular.contains(**f) && !links.contains(**f)) {
         tally.fail(Files, Error::data("the file is missing").file(*file));
     }
     let digests: Vec<Option<Result<(u64, String)>>> = records
         .par_iter()
         .map(|record| {
             let path = dataset.root().join(&record.file);
-            let regular = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
-            let digest = (regular && there.contains(&record.file)).then(|| file_digest(&path));
+            // Whoever put a link in its place meanwhile is not followed.
+            let still = fs::symlink_metadata(&path).is_ok_and(|m| m.is_file());
+            let digest = (still && regular.contains(&record.file)).then(|| file_digest(&path));
             progress.advance(Step { bytes: record.bytes, ..Step::default() });
             digest
         })
@@ -75,5 +77,5 @@ pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progres
             tally.fail(Bytes, fail(format!("found the digest {digest}, the manifest says {}", record.digest)));
         }
     }
-    Ok(())
+    Ok(regular)
 }

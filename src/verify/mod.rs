@@ -23,6 +23,7 @@ mod padding;
 mod rules;
 mod tally;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rayon::prelude::*;
@@ -30,7 +31,7 @@ use serde::Serialize;
 
 pub use tally::{Check, CheckName, Status};
 
-use crate::dataset::{Dataset, Module, Shard};
+use crate::dataset::{Dataset, Module, OpenError, Shard};
 use crate::error::{Error, Kind, Result};
 use crate::progress::{Progress, Step, Totals};
 use crate::sink::{ColumnData, ContentDigest, RowGroupData, combine};
@@ -103,12 +104,12 @@ fn look(
     let bytes =
         dataset.manifest().modules.values().flat_map(|m| &m.shards).map(|s| s.bytes).fold(0, u64::saturating_add);
     progress.begin("files", Totals { bytes: Some(bytes), ..Totals::default() });
-    files::check(dataset, tally, progress)?;
+    let files = files::check(dataset, tally, progress)?;
     progress.end();
     progress.begin("rows", Totals { bytes: Some(bytes), ..Totals::default() });
     let mut real_steps = Some(0_u64);
     for module in dataset.modules() {
-        let seen = module_rows(dataset, module, threads, tally, report, progress)?;
+        let seen = module_rows(dataset, module, &files, threads, tally, report, progress)?;
         real_steps = real_steps.zip(seen).map(|(all, own)| all + own);
         report.modules += 1;
     }
@@ -124,10 +125,11 @@ struct Looked {
     tally: Tally,
 }
 
-/// Reads a module. Its real steps, where rows are all and each step stands once.
+/// Reads a module, of the `files` that are there. Its real steps, where rows are all and each step stands once.
 fn module_rows(
     dataset: &Dataset,
     module: &Module,
+    files: &BTreeSet<String>,
     threads: usize,
     tally: &mut Tally,
     report: &mut Report,
@@ -142,10 +144,21 @@ fn module_rows(
     let mut walker = Walker::new(&rules);
     let (mut rows, mut whole) = (0_u64, true);
     for (i, shard_record) in record.shards.iter().enumerate() {
-        let shard = match module.shard(i) {
+        let shard = match module.open_shard(i) {
             Ok(shard) => shard,
             Err(e) => {
-                tally.open_failed(e)?;
+                let check = match e {
+                    OpenError::Columns(_) => CheckName::Schema,
+                    OpenError::File(_) => CheckName::Values,
+                };
+                let e = e.into_error();
+                if e.kind() != Kind::Data {
+                    return Err(e);
+                }
+                // What is missing or no regular file was told by the check of files.
+                if files.contains(&shard_record.file) {
+                    tally.fail(check, e);
+                }
                 whole = false;
                 walker.forget();
                 continue;

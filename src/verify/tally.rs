@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::Error;
 
 /// Failures kept of each check; all of them are counted.
 const KEPT: usize = 5;
@@ -122,19 +122,6 @@ impl Tally {
                 self.skip(check, why);
             }
         }
-    }
-
-    /// A shard could not be opened: which check that is. What is not the data set's fault is handed back.
-    pub fn open_failed(&mut self, error: Error) -> Result<()> {
-        if error.kind() != Kind::Data {
-            return Err(error);
-        }
-        // Missing files and links were told by the check of files.
-        if !error.what().contains("the file is missing") && !error.what().contains("link") {
-            let schema = error.what().starts_with("found the columns") || error.place().column.is_some();
-            self.fail(if schema { CheckName::Schema } else { CheckName::Values }, error);
-        }
-        Ok(())
     }
 
     /// Adds what was found further on.

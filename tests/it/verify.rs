@@ -169,6 +169,20 @@ fn files_that_are_missing_strange_or_links() {
 }
 
 #[test]
+fn a_schema_that_differs_is_told_whatever_its_columns_are_called() {
+    let work = Work::of(with(steps(), "link", f64s(&[0.0; 6])));
+    work.manifest();
+    with_manifest(&work, |m| {
+        let columns = m["modules"]["default_policy"]["columns"].as_array_mut().unwrap();
+        columns.retain(|c| c["name"] != "rewards");
+    });
+    let failed = failed(&work);
+    let schema = first(&failed, "schema");
+    contains(&schema["what"].to_string(), &["found the columns", "link", "rewards"]);
+    assert_eq!(schema["place"]["file"], "default_policy/part-00000.parquet");
+}
+
+#[test]
 fn every_flipped_byte_is_found() {
     let work = written("");
     let whole = fs::read(part(&work, 0)).unwrap();
