@@ -23,6 +23,7 @@ pub(crate) use ids::Ids;
 pub use read::Shard;
 pub(crate) use read::{OpenError, tensor as tensor_of};
 
+use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::error::{Error, Result};
 use crate::job::TensorStorage;
 use crate::manifest::{Manifest, ModuleRecord};
@@ -166,7 +167,7 @@ impl Module {
     }
 }
 
-/// The columns that the manifest promises.
+/// The columns that the manifest promises. Those that tell whose row it is have one value a row, of a type that can.
 fn schema_of(record: &ModuleRecord, tensors: TensorStorage) -> Result<ShardSchema> {
     let mut columns = Vec::with_capacity(record.columns.len());
     for column in &record.columns {
@@ -181,6 +182,15 @@ fn schema_of(record: &ModuleRecord, tensors: TensorStorage) -> Result<ShardSchem
                 return Err(Error::data(what).column(&column.name));
             }
         };
+        let int = ty == ColumnType::Tensor(DType::Int64.scalar());
+        let expected = match column.name.as_str() {
+            EPS_ID | AGENT_ID if ty != ColumnType::Utf8 && !int => Some("utf8 or int64"),
+            T if !int => Some("int64"),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            return Err(Error::data(format!("found {ty}, expected {expected}")).column(&column.name));
+        }
         columns.push((column.name.clone(), ty));
     }
     let schema = ShardSchema::new(columns).with_tensors(tensors);

@@ -81,7 +81,6 @@ impl Rules {
         } else {
             tally.skip(State, "the manifest's job is of another version");
         }
-        rules.seq_lens = of(SEQ_LENS, Some(DType::Int64)).filter(|&at| shape(at).is_empty());
         (rules.eps_id, rules.agent_id) = (of(EPS_ID, None), of(AGENT_ID, None));
 
         let types: Vec<&str> = manifest.pipeline.iter().filter_map(|p| p.get("type")?.as_str()).collect();
@@ -99,10 +98,24 @@ impl Rules {
         let has = |name: &str| types.contains(&name);
         let windows = has("OverlappingSequences") || has("DecisionTransformerWindows");
         let longer = has("AddOneTsToEpisodesAndTruncate");
-        let mask_len = mask_shape.as_deref().and_then(|s| s.first().copied());
+        // Recorded columns may have the same names: they say nothing of the rows' places.
+        let stateful = job.as_ref().is_some_and(|j| j.rl_module.module(module_id(j, module.name())).stateful);
+        let cut = has("OverlappingSequences") || (stateful && has("AddTimeDimToBatchAndZeroPad"));
+        rules.seq_lens = of(SEQ_LENS, Some(DType::Int64)).filter(|&at| cut && shape(at).is_empty());
         let attention = of("attention_mask", Some(DType::Bool)).or(of("is_pad", Some(DType::Bool)));
+        let attention = attention.filter(|_| has("DecisionTransformerWindows"));
         rules.sequences = rules.seq_lens.is_some() || has("DecisionTransformerWindows");
-        rules.places = mask_len.or_else(|| shape(attention?).first().copied()).unwrap_or(1);
+        // The mask that says which places are padding, where `seq_lens` does not.
+        let padding_mask =
+            attention.or(rules.loss_mask.filter(|_| rules.sequences)).filter(|_| rules.seq_lens.is_none());
+        let places_of = padding_mask.or(rules.loss_mask).or(attention);
+        rules.places = places_of.and_then(|at| shape(at).first().copied()).unwrap_or(1);
+        for at in [rules.loss_mask, padding_mask].into_iter().flatten().filter(|_| rules.sequences) {
+            if *shape(at) != [rules.places] {
+                let what = format!("found a mask of shape {:?}, expected [{}]", shape(at), rules.places);
+                tally.fail(Mask, super::in_module(Error::data(what), module).column(&columns[at].0));
+            }
+        }
         rules.exact_mask = !has("OverlappingSequences") && !longer;
 
         let timed = |at: &usize| {
@@ -112,7 +125,7 @@ impl Rules {
         };
         if rules.seq_lens.is_some() {
             rules.padded = (0..columns.len()).filter(timed).collect();
-        } else if let Some(mask) = attention.or(rules.loss_mask.filter(|_| rules.sequences)) {
+        } else if let Some(mask) = padding_mask {
             let fills = manifest
                 .pipeline
                 .iter()
@@ -153,10 +166,15 @@ impl Rules {
     }
 }
 
+/// The module's id: its name, behind the part's where the job splits. An id may have slashes of its own.
+fn module_id<'a>(job: &Job, name: &'a str) -> &'a str {
+    let in_part = |part: &String| name.strip_prefix(part.as_str())?.strip_prefix('/');
+    job.output.split.iter().flat_map(|parts| parts.keys()).find_map(in_part).unwrap_or(name)
+}
+
 /// The shapes of recurrent states are those of the job.
 fn state(job: &Job, module: &Module, tally: &mut Tally) {
-    let id = module.name().rsplit('/').next().unwrap_or_default();
-    let settings = job.rl_module.module(id);
+    let settings = job.rl_module.module(module_id(job, module.name()));
     let declared = settings.initial_state.leaves();
     for (name, ty) in &module.schema().columns {
         let Some((STATE_IN | NEXT_STATE_IN, leaf)) = name.split_once('/').or(Some((name, ""))) else { continue };

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, Int64Array, RecordBatch};
-use arrow::datatypes::{DataType, Float32Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int64Type, Schema};
 use parquet::arrow::ArrowWriter;
 use serde_json::{Value, json};
 
 use crate::cli::{gristmill, stderr, stdout};
-use crate::support::{Work, batch, contains, f64s, read_shards, steps, with};
+use crate::support::{Work, batch, bools, contains, f64s, i64s, read_shards, steps, texts, with};
 
 const STATEFUL: &str = "[rl_module]\nstateful = true\nmax_seq_len = 2\ninitial_state = { h = { shape = [2] } }\n\
                         [output]\nrows_per_shard = 3\n";
@@ -67,8 +67,13 @@ fn tamper(work: &Work, column: &str, change: impl FnOnce(&ArrayRef) -> ArrayRef)
     let mut columns = rows.columns().to_vec();
     columns[at] = change(&columns[at]);
     let rows = RecordBatch::try_new(rows.schema(), columns).unwrap();
-    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), rows.schema(), None).unwrap();
-    writer.write(&rows).unwrap();
+    write_part(work, &rows);
+}
+
+/// Writes shard 0 anew.
+fn write_part(work: &Work, rows: &RecordBatch) {
+    let mut writer = ArrowWriter::try_new(File::create(part(work, 0)).unwrap(), rows.schema(), None).unwrap();
+    writer.write(rows).unwrap();
     writer.close().unwrap();
 }
 
@@ -247,6 +252,41 @@ fn flags_stand_at_the_end_only() {
 }
 
 #[test]
+fn recorded_columns_named_as_those_of_sequences_are_columns_like_others() {
+    let recorded = with(steps(), "seq_lens", i64s(&[7; 6]));
+    let work = Work::of(with(with(recorded, "attention_mask", bools(&[false; 6])), "is_pad", bools(&[true; 6])));
+    work.manifest();
+    assert_eq!(report(&work, 0)["passed"], true);
+}
+
+#[test]
+fn the_settings_of_a_module_are_found_by_its_whole_id() {
+    let columns = with(steps(), "agent_id", texts(&["a", "a", "a", "b", "b", "b"]));
+    let job = "[multi_agent]\nagent_to_module = { a = 'red', b = 'team/red' }\n\
+               [rl_module]\nstateful = true\nmax_seq_len = 2\ninitial_state = { h = { shape = [2] } }\n\
+               [rl_module.modules.red]\ninitial_state = { h = { shape = [2] } }\n\
+               [rl_module.modules.'team/red']\ninitial_state = { h = { shape = [3] } }\n";
+    for split in ["", "[output]\nsplit = { team = 1.0 }\n"] {
+        let work = Work::of(columns.clone());
+        let output = work.convert_job(&format!("{job}{split}"), &[]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let report = report(&work, 0);
+        let state = report["checks"].as_array().unwrap().iter().find(|c| c["name"] == "state").unwrap();
+        assert_eq!(state["status"], "passed", "{split}: {state}");
+    }
+}
+
+#[test]
+fn pieces_that_are_not_known_leave_rules_out() {
+    let work = written(STATEFUL);
+    with_manifest(&work, |m| m["pipeline"][0]["type"] = json!("OfAnotherVersion"));
+    let report = report(&work, 0);
+    let skipped: Vec<&Value> =
+        report["checks"].as_array().unwrap().iter().filter(|c| c["status"] == "skipped").map(|c| &c["name"]).collect();
+    assert_eq!(skipped, ["mask", "padding", "flags", "time", "counts"]);
+}
+
+#[test]
 fn statistics_schema_nulls_and_rows() {
     let work = written("");
     with_manifest(&work, |m| {
@@ -274,7 +314,7 @@ fn statistics_schema_nulls_and_rows() {
 #[test]
 fn hostile_manifests_are_refused_before_a_file_is_touched() {
     type Change = fn(&mut Value);
-    let changes: [(Change, &str); 8] = [
+    let changes: [(Change, &str); 10] = [
         (|m| m["modules"]["default_policy"]["shards"][0]["file"] = json!("../in/a.parquet"), "it climbs"),
         (|m| m["modules"]["default_policy"]["shards"][0]["file"] = json!("/etc/passwd"), "it is absolute"),
         (|m| m["modules"]["default_policy"]["folder"] = json!(".."), "it climbs"),
@@ -283,6 +323,14 @@ fn hostile_manifests_are_refused_before_a_file_is_touched() {
             "at most 512 MiB",
         ),
         (|m| m["modules"]["default_policy"]["columns"][2]["dtype"] = json!("object"), "found the dtype"),
+        (|m| m["modules"]["default_policy"]["columns"][1]["shape"] = json!([0]), "found int64[0], expected int64"),
+        (
+            |m| {
+                let ids = &mut m["modules"]["default_policy"]["columns"][0];
+                (ids["dtype"], ids["shape"]) = (json!("int64"), json!([0]));
+            },
+            "found int64[0], expected utf8 or int64",
+        ),
         (|m| m["modules"]["default_policy"]["columns"][1]["name"] = json!("eps_id"), "two output columns"),
         (
             |m| {
@@ -317,6 +365,34 @@ fn hostile_manifests_are_refused_before_a_file_is_touched() {
         m["counts"]["bad_steps"] = json!(u64::MAX);
     });
     assert!(names(&failed(&work)).contains(&"counts"));
+}
+
+#[test]
+fn masks_of_unlike_lengths_are_told() {
+    let work = written("[[learner.connectors]]\ntype = 'DecisionTransformerWindows'\ncontext_len = 3\n");
+    report(&work, 0);
+    // Somebody adds a mask of four places to the windows of three, in the file and in the manifest.
+    let rows = read_shards(&work.path().join("out/default_policy"));
+    let item = Arc::new(Field::new("item", DataType::Boolean, true));
+    let values = BooleanArray::from(vec![true; 4 * rows.num_rows()]);
+    let mask = FixedSizeListArray::new(Arc::clone(&item), 4, Arc::new(values), None);
+    let metadata = [("name", "arrow.fixed_shape_tensor"), ("metadata", "{\"shape\":[4]}")];
+    let metadata = metadata.map(|(key, value)| (format!("ARROW:extension:{key}"), value.to_owned()));
+    let field = Field::new("loss_mask", DataType::FixedSizeList(item, 4), false).with_metadata(metadata);
+    let fields = rows.schema().fields().iter().cloned().chain([Arc::new(field)]).collect::<Vec<_>>();
+    let columns = rows.columns().iter().cloned().chain([Arc::new(mask) as ArrayRef]).collect();
+    write_part(&work, &RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap());
+    with_manifest(&work, |m| {
+        let columns = m["modules"]["default_policy"]["columns"].as_array_mut().unwrap();
+        let mut column = columns.iter().find(|c| c["name"] == "attention_mask").unwrap().clone();
+        (column["name"], column["shape"]) = (json!("loss_mask"), json!([4]));
+        columns.push(column);
+    });
+    let failed = failed(&work);
+    assert!(!names(&failed).contains(&"schema"), "{failed:?}");
+    let mask = first(&failed, "mask");
+    assert_eq!(mask["what"], "found a mask of shape [4], expected [3]");
+    assert_eq!(mask["place"]["column"], "loss_mask");
 }
 
 #[test]
