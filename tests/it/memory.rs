@@ -2,8 +2,10 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 use arrow::array::RecordBatch;
+use serde_json::Value;
 
 use crate::cli::{gristmill, stderr};
 use crate::support::{Work, batch, bools, contains, f64s, i32s, i64s, lists};
@@ -115,20 +117,27 @@ fn a_killed_run_leaves_nothing_in_scratch() {
     fs::write(work.path().join("job.toml"), "[output]\nrows_per_shard = 1000\n").unwrap();
     let args =
         "convert job.toml --input in --output out --memory-limit 64MiB --scratch scratch --overwrite --threads 1";
+    let args: Vec<&str> = args.split(' ').collect();
+    let started = Instant::now();
+    let output = gristmill(&args, work.path());
+    let whole = started.elapsed();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let run: Value = serde_json::from_slice(&fs::read(work.path().join("out/run.json")).unwrap()).unwrap();
+    assert!(run["extra"]["scratch_bytes"].as_u64().unwrap() > 0, "nothing went to scratch: {run}");
     // At several moments: somewhere among them rows are on scratch.
-    for millis in [200, 500, 900, 1500] {
+    let mut killed = 0;
+    for tenths in [2, 4, 6, 8] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_gristmill"))
-            .args(args.split(' '))
+            .args(&args)
             .current_dir(work.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(millis));
+        std::thread::sleep(whole * tenths / 10);
         child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(fs::read_dir(work.path().join("scratch")).unwrap().count(), 0, "after {millis} ms");
+        killed += u32::from(child.wait().unwrap().code().is_none());
+        assert_eq!(fs::read_dir(work.path().join("scratch")).unwrap().count(), 0, "after {tenths} tenths of {whole:?}");
     }
-    let output = gristmill(&args.split(' ').collect::<Vec<_>>(), work.path());
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(killed > 0, "every run was over before it was killed");
 }
