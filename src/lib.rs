@@ -64,5 +64,6 @@ pub mod source;
 pub mod sql;
 pub mod stats;
 pub mod tensor;
+mod threads;
 pub mod verify;
 pub mod window;

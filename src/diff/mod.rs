@@ -27,6 +27,7 @@ use crate::dataset::{Dataset, Module};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Step, Totals};
 use crate::sink::ColumnType;
+use crate::threads;
 use keys::Matched;
 use rows::{RowReader, Segment, Side};
 use values::Difference;
@@ -132,11 +133,8 @@ pub fn diff(a: &Path, b: &Path, options: Options, progress: &dyn Progress) -> Re
     if !(options.tolerance >= 0.0 && options.tolerance.is_finite()) {
         return Err(Error::usage(format!("found the tolerance {}, expected 0 or more", options.tolerance)));
     }
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))?;
+    let threads = threads::count(options.threads);
+    let pool = threads::pool(threads)?;
     let (one, other) = (Dataset::open(a)?, Dataset::open(b)?);
     let mut report = Report { a: a.display().to_string(), b: b.display().to_string(), ..Report::default() };
     if one.manifest().content_digest == other.manifest().content_digest {

@@ -166,7 +166,7 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
     {
         return data_set(Path::new(only)).map(|d| Report::DataSet(Box::new(d)));
     }
-    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
+    let threads = crate::threads::count(threads);
     let mut job = job.clone();
     // Everything is told; nothing stops the look.
     job.input.on_bad_episode = OnBadEpisode::Skip;

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use rayon::ThreadPoolBuilder;
-
 use super::budget::Budget;
 use super::check::Checker;
 use super::choose;
@@ -71,10 +69,7 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
     };
     let bytes = source.rows().files().iter().map(|f| f.bytes).sum();
     progress.begin("looking for episodes", Totals { bytes: Some(bytes), ..Totals::default() });
-    let pool = ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))?;
+    let pool = crate::threads::pool(threads)?;
     let mut index = pool.install(|| source.index(options, progress))?;
     progress.end();
     let modules = plan_modules(&job, &pipeline, &index)?;

@@ -26,6 +26,7 @@ use crate::scratch::Scratch;
 use crate::sink::ShardSchema;
 use crate::source::index::Index;
 use crate::source::{IndexOptions, Source, keys};
+use crate::threads;
 
 /// Input whose rows have been sorted out: which of them make up which episode.
 pub(super) struct Indexed {
@@ -75,8 +76,7 @@ impl Indexed {
         if let Some(error) = check_supported(job).into_iter().next() {
             return Err(error);
         }
-        let threads =
-            options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
+        let threads = threads::count(options.threads);
         let budget = Budget::new(options.memory_limit, threads)?;
         let scratch = scratch(options, scratch_near)?;
         let pipeline = Pipeline::with_own(&job.learner, own)?.with_obs_space(job.input.spaces.obs.clone());
@@ -89,10 +89,7 @@ impl Indexed {
         }
         let digest = first_look(&*source)?;
 
-        let pool = rayon::ThreadPoolBuilder::new()
-            .num_threads(threads)
-            .build()
-            .map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))?;
+        let pool = threads::pool(threads)?;
         let files = source.rows().files();
         let input_bytes: u64 = files.iter().map(|f| f.bytes).sum();
         progress.begin("looking for episodes", Totals { bytes: Some(input_bytes), ..Totals::default() });

@@ -132,11 +132,7 @@ pub(super) fn run<W: Work>(
     limits: Limits,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(limits.threads)
-        .thread_name(|i| format!("gristmill-{i}"))
-        .build()
-        .map_err(|e| Error::environment(format!("cannot start {} threads: {e}", limits.threads)))?;
+    let pool = crate::threads::pool(limits.threads)?;
     let needed = still_needed(units);
     let mut gates: BTreeMap<usize, Gate<W::State>> = BTreeMap::new();
     for (i, segment) in work.segments().iter().enumerate() {

@@ -36,6 +36,7 @@ use crate::error::{Error, Kind, Result};
 use crate::progress::{Progress, Step, Totals};
 use crate::sink::{ColumnData, ContentDigest, RowGroupData, combine};
 use crate::stats::{ColumnStats, Statistics};
+use crate::threads;
 use order::Walker;
 use rules::Rules;
 use tally::Tally;
@@ -65,11 +66,8 @@ pub struct Report {
 /// Of kind `Usage` if there is no data set, of kind `Environment` if it cannot be read. What is wrong with a data set is
 /// no error here but a failed check of the report.
 pub fn verify(directory: &Path, threads: Option<usize>, progress: &dyn Progress) -> Result<Report> {
-    let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1);
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(threads)
-        .build()
-        .map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))?;
+    let threads = threads::count(threads);
+    let pool = threads::pool(threads)?;
     let mut tally = Tally::default();
     let mut report = Report {
         directory: directory.display().to_string(),

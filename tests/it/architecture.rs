@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 25] = [
+const ORDER: [&str; 26] = [
     "error",
     "numpy",
     "column",
     "progress",
+    "threads",
     "scratch",
     "tensor",
     "window",
