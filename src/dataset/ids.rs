@@ -4,7 +4,6 @@ use std::borrow::Cow;
 
 use arrow::array::{AsArray, StringArray};
 
-use super::read::{ids, tensor};
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
 use crate::sink::ColumnData;
@@ -22,10 +21,10 @@ pub(crate) enum Ids<'a> {
 impl<'a> Ids<'a> {
     /// The ids of a column. [`super::Dataset::open`] lets no other types through.
     pub fn of(data: &'a ColumnData) -> Result<Self> {
-        if let Some(t) = tensor(data).filter(|t| t.ty().dtype == DType::Int64 && t.ty().shape.is_empty()) {
+        if let Some(t) = data.tensor().filter(|t| t.ty().dtype == DType::Int64 && t.ty().shape.is_empty()) {
             return Ok(Self::Int(t.values()));
         }
-        let text = ids(data).and_then(|a| a.as_string_opt::<i32>()).map(Self::Text);
+        let text = data.ids().and_then(|a| a.as_string_opt::<i32>()).map(Self::Text);
         text.ok_or_else(|| Error::internal("found neither text nor int64 in a column of ids"))
     }
 

@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 pub use check::{BadPath, check_path};
 pub(crate) use ids::Ids;
+pub(crate) use read::OpenError;
 pub use read::Shard;
-pub(crate) use read::{OpenError, tensor as tensor_of};
 
 use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::error::{Error, Result};

@@ -239,24 +239,6 @@ impl Shard {
     }
 }
 
-/// The tensor of a column that is one.
-#[must_use]
-pub(crate) fn tensor(data: &ColumnData) -> Option<&Tensor> {
-    match data {
-        ColumnData::Tensor(t) => Some(t),
-        ColumnData::Ids(_) => None,
-    }
-}
-
-/// The text of a column that is some.
-#[must_use]
-pub(super) fn ids(data: &ColumnData) -> Option<&ArrayRef> {
-    match data {
-        ColumnData::Ids(a) => Some(a),
-        ColumnData::Tensor(_) => None,
-    }
-}
-
 /// One column of a batch. The file's types were checked.
 fn decode(array: &ArrayRef, ty: &ColumnType, first_row: u64) -> Result<ColumnData> {
     no_nulls(array, 1, first_row)?;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::column::{AGENT_ID, EPS_ID, T};
-use crate::dataset::{Ids, Module, Shard, tensor_of};
+use crate::dataset::{Ids, Module, Shard};
 use crate::error::{Error, Place, Result};
 use crate::sink::{ColumnData, RowGroupData};
 use crate::tensor::{DType, Tensor};
@@ -95,7 +95,7 @@ impl Keys {
             let at = columns.iter().position(|c| Some(*c) == module.column(name))?;
             data.columns.get(at).cloned()
         };
-        let t = get(T).and_then(|t| tensor_of(&t).cloned());
+        let t = get(T).and_then(|t| t.tensor().cloned());
         if let Some(t) = t.as_ref().filter(|t| t.ty().dtype != DType::Int64 || !t.ty().shape.is_empty()) {
             return Err(Error::data(format!("found {}, expected int64", t.ty())).column(T));
         }
@@ -204,7 +204,7 @@ impl<'a> RowReader<'a> {
 impl Rows<'_> {
     /// Wanted column `i` of the whole group.
     pub fn column(&self, i: usize) -> Result<&Tensor> {
-        tensor_of(&self.group.data.columns[self.reader.wanted[i]]).ok_or_else(|| Error::internal("a column of text"))
+        self.group.data.columns[self.reader.wanted[i]].tensor().ok_or_else(|| Error::internal("a column of text"))
     }
 
     /// The keys of the whole group.

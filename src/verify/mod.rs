@@ -215,7 +215,7 @@ fn look_at_group(shard: &Shard, group: usize, columns: &[usize], rules: &Rules) 
     let data = shard.row_group(group, columns)?;
     let mut tally = Tally::default();
     padding::check(&data, rules, &Place { shard, group }, &mut tally);
-    let mask = rules.loss_mask.and_then(|m| crate::dataset::tensor_of(&data.columns[m]));
+    let mask = rules.loss_mask.and_then(|m| data.columns[m].tensor());
     let stats = rules
         .masked
         .iter()

@@ -5,7 +5,7 @@ use super::Place;
 use super::rules::{Advance, Rules};
 use super::tally::Tally;
 use crate::column::T;
-use crate::dataset::{Ids, tensor_of};
+use crate::dataset::Ids;
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
 use crate::sink::RowGroupData;
@@ -46,11 +46,11 @@ impl<'a> Walker<'a> {
 
     pub fn walk(&mut self, data: &RowGroupData, place: &Place<'_>, tally: &mut Tally) -> Result<()> {
         let rules = self.rules;
-        let tensor = |at: Option<usize>| at.and_then(|at| tensor_of(&data.columns[at]));
+        let tensor = |at: Option<usize>| at.and_then(|at| data.columns[at].tensor());
         let (mask, lens, t) = (tensor(rules.loss_mask), tensor(rules.seq_lens), tensor(rules.t));
         let eps = rules.eps_id.map(|at| Ids::of(&data.columns[at])).transpose()?;
         let agents = rules.agent_id.map(|at| Ids::of(&data.columns[at])).transpose()?;
-        let flags: Vec<&Tensor> = rules.flags.iter().filter_map(|&at| tensor_of(&data.columns[at])).collect();
+        let flags: Vec<&Tensor> = rules.flags.iter().filter_map(|&at| data.columns[at].tensor()).collect();
         for row in 0..data.rows {
             let len = lens.map_or(1, |l| usize::try_from(l.values::<i64>()[row]).unwrap_or(0).min(rules.places));
             self.steps += mask.map_or(len, |m| m.row(row).iter().filter(|b| **b != 0).count()) as u64;

@@ -10,7 +10,6 @@ use super::Place;
 use super::rules::Rules;
 use super::tally::Tally;
 use crate::column::{LOSS_MASK, SEQ_LENS};
-use crate::dataset::tensor_of;
 use crate::error::Error;
 use crate::sink::RowGroupData;
 use crate::tensor::Tensor;
@@ -18,8 +17,8 @@ use crate::tensor::Tensor;
 pub(super) fn check(data: &RowGroupData, rules: &Rules, place: &Place<'_>, tally: &mut Tally) {
     let places = rules.places;
     let name = |at: usize| place.shard.column_name(at);
-    if let Some(lens) = rules.seq_lens.and_then(|at| tensor_of(&data.columns[at])) {
-        let mask = rules.loss_mask.and_then(|at| tensor_of(&data.columns[at]));
+    if let Some(lens) = rules.seq_lens.and_then(|at| data.columns[at].tensor()) {
+        let mask = rules.loss_mask.and_then(|at| data.columns[at].tensor());
         for (row, &len) in lens.values::<i64>().iter().enumerate() {
             let real = usize::try_from(len).ok().filter(|n| (1..=places).contains(n));
             let Some(real) = real else {
@@ -40,7 +39,7 @@ pub(super) fn check(data: &RowGroupData, rules: &Rules, place: &Place<'_>, tally
                 continue;
             }
             for &at in &rules.padded {
-                let Some(column) = tensor_of(&data.columns[at]) else { continue };
+                let Some(column) = data.columns[at].tensor() else { continue };
                 let bytes = column.row(row);
                 let step = bytes.len() / places;
                 if let Some(byte) = bytes[real * step..].iter().position(|b| *b != 0) {
@@ -50,10 +49,10 @@ pub(super) fn check(data: &RowGroupData, rules: &Rules, place: &Place<'_>, tally
         }
     }
     if let Some((mask, padding, columns)) = &rules.padded_by_mask
-        && let Some(mask) = tensor_of(&data.columns[*mask])
+        && let Some(mask) = data.columns[*mask].tensor()
     {
         for &at in columns {
-            let Some(column) = tensor_of(&data.columns[at]) else { continue };
+            let Some(column) = data.columns[at].tensor() else { continue };
             by_mask(mask, *padding, column, places, |row, at_place| {
                 tally.fail(Padding, wrong(place, row, at_place, name(at)));
             });
