@@ -139,6 +139,18 @@ pub struct PlanArgs {
     pub job: JobArgs,
 }
 
+/// What commands that only look have in common.
+#[derive(Debug, clap::Args)]
+pub struct LookArgs {
+    /// Worker threads [default: all cores].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZeroUsize>,
+
+    /// Print one JSON document on stdout instead of text; errors too.
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// `gristmill inspect`
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
@@ -156,13 +168,8 @@ pub struct InspectArgs {
     #[arg(long, value_name = "JOB")]
     pub job: Option<PathBuf>,
 
-    /// Worker threads [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
-
-    /// Print one JSON document on stdout instead of text; errors too.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub look: LookArgs,
 }
 
 /// `gristmill verify`
@@ -177,13 +184,8 @@ pub struct VerifyArgs {
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
 
-    /// Worker threads [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
-
-    /// Print one JSON document on stdout instead of text; errors too.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub look: LookArgs,
 
     /// Show nothing but failed checks.
     #[arg(long, short)]
@@ -210,13 +212,8 @@ pub struct DiffArgs {
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     pub tolerance: f64,
 
-    /// Worker threads [default: all cores].
-    #[arg(long, value_name = "N")]
-    pub threads: Option<NonZeroUsize>,
-
-    /// Print one JSON document on stdout instead of text; errors too.
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub look: LookArgs,
 
     /// Show nothing: the exit code tells.
     #[arg(long, short)]

@@ -15,16 +15,16 @@ use crate::report::{self, count, thousands};
 pub fn run(args: &DiffArgs) -> Result<(), Failure> {
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {
-        Some(bar) if !args.quiet && !args.json => bar,
+        Some(bar) if !args.quiet && !args.look.json => bar,
         _ => &Silent,
     };
-    let options = Options { tolerance: args.tolerance, threads: args.threads.map(NonZeroUsize::get) };
+    let options = Options { tolerance: args.tolerance, threads: args.look.threads.map(NonZeroUsize::get) };
     let report = diff(&args.a, &args.b, options, progress);
     if let Some(bar) = &bar {
         bar.clear();
     }
     let report = report?;
-    if args.json {
+    if args.look.json {
         report::print_json(&report)?;
     } else if !args.quiet {
         report::print(&differences(&report))?;

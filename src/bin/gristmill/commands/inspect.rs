@@ -27,15 +27,15 @@ pub fn run(args: &InspectArgs) -> Result<(), Failure> {
     };
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {
-        Some(bar) if !args.json => bar,
+        Some(bar) if !args.look.json => bar,
         _ => &Silent,
     };
-    let found = inspect(&job, args.threads.map(NonZeroUsize::get), progress);
+    let found = inspect(&job, args.look.threads.map(NonZeroUsize::get), progress);
     if let Some(bar) = &bar {
         bar.clear();
     }
     let found = found?;
-    if args.json {
+    if args.look.json {
         return report::print_json(&found);
     }
     report::print(&match &found {

@@ -15,15 +15,15 @@ use crate::report::{self, bytes, count};
 pub fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {
-        Some(bar) if !args.quiet && !args.json => bar,
+        Some(bar) if !args.quiet && !args.look.json => bar,
         _ => &Silent,
     };
-    let report = verify(&args.directory, args.threads.map(NonZeroUsize::get), progress);
+    let report = verify(&args.directory, args.look.threads.map(NonZeroUsize::get), progress);
     if let Some(bar) = &bar {
         bar.clear();
     }
     let report = report?;
-    if args.json {
+    if args.look.json {
         report::print_json(&report)?;
     } else if !(args.quiet && report.passed) {
         report::print(&verified(&report, args.quiet))?;
