@@ -2,13 +2,16 @@
 
     python benches/shapes.py [--gristmill PATH] [--scale 1.0] [NAME ...]
 
-Prints one line a shape and size. Time at 2n over time at n should be near 2, or near 1 where starting dominates.
+Prints one line a shape and size. Time at 2n over time at n should be near 2, or near 1 where starting dominates. Fails
+if a conversion does not exit as it should, or takes more than 2.5 times as long at 2n, where that is more than half a
+second: of processor time, which other programs on the machine change least.
 """
 
 import argparse
 import os
 import pathlib
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -17,6 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 GROUP = 1 << 18
+
+# Growth that is refused: times the seconds at n, where those at 2n are more than the floor.
+MOST, FLOOR = 2.5, 0.5
 
 
 def steps(ids, t, done):
@@ -109,8 +115,10 @@ def main():
     parser.add_argument("names", nargs="*", help=", ".join(SHAPES))
     args = parser.parse_args()
     binary = pathlib.Path(args.gristmill).resolve()
+    wrong = []
     for name in args.names or SHAPES:
         make, n = SHAPES[name]
+        seconds = []
         for n in (int(n * args.scale), int(n * args.scale) * 2):
             with tempfile.TemporaryDirectory() as tmp:
                 folder = pathlib.Path(tmp)
@@ -126,6 +134,15 @@ def main():
                 code = os.waitstatus_to_exitcode(status)
                 first = told.splitlines()[0][:100] if told else ""
                 print(f"{name:14}{n:>12,}  {wall:7.2f} s  {cpu:7.2f} s cpu  {peak:8.0f} MiB  exit {code}  {first}")
+                if code:
+                    wrong.append(f"{name} {n:,}: found the exit code {code}, expected 0")
+                seconds.append(cpu)
+        if seconds[1] > max(MOST * seconds[0], FLOOR):
+            wrong.append(
+                f"{name}: found {seconds[1]:.2f} s at {n:,} after {seconds[0]:.2f} s at half of it, expected {MOST} times"
+            )
+    if wrong:
+        sys.exit("\n".join(wrong))
 
 
 if __name__ == "__main__":
