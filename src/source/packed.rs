@@ -283,6 +283,14 @@ mod tests {
         let mut signed = ones(5);
         let code = signed.windows(2).position(|w| w == b"u1").unwrap();
         signed[code] = b'i';
+        // Booleans, of which NumPy takes any byte but 0 for true.
+        let bools = |data: [u8; 2]| {
+            let mut p = zeros(2);
+            p[code] = b'b';
+            let at = p.windows(8).position(|w| w == 2u64.to_le_bytes()).unwrap() + 8;
+            p[at..at + 2].copy_from_slice(&data);
+            p
+        };
         let mut unpacker = Unpacker::default();
         let mut read = |pickle: &[u8]| unpacker.ndarray(&pack(pickle)).unwrap();
         let u1 = |data: &[u8]| NdArray { ty: TensorType::new(DType::UInt8, [data.len()]), data: data.to_vec() };
@@ -292,6 +300,10 @@ mod tests {
         assert_eq!(read(&signed), NdArray { ty: TensorType::new(DType::Int8, [5]), data: vec![1; 5] });
         assert_eq!(read(&zeros(0)), u1(&[]));
         assert_eq!(read(&ones(5)), u1(&[1; 5]));
+        let flags = |data: &[u8]| NdArray { ty: TensorType::new(DType::Bool, [2]), data: data.to_vec() };
+        assert_eq!(read(&bools([0, 1])), flags(&[0, 1]));
+        assert_eq!(read(&bools([2, 0])), flags(&[1, 0]));
+        assert_eq!(read(&bools([0, 255])), flags(&[0, 1]));
     }
 
     #[test]

@@ -495,8 +495,8 @@ impl Array<'_> {
         let Value::Bytes(data) = self.data else { return None };
         let native = self.dtype.size() == 1 || self.big_endian == cfg!(target_endian = "big");
         let in_order = !self.fortran || self.shape.len() <= 1;
-        // An empty slice may be one of no pickle at all.
-        if !native || !in_order || data.is_empty() {
+        // Booleans may be recorded as any byte, and become 0 and 1. An empty slice may be one of no pickle at all.
+        if self.dtype == DType::Bool || !native || !in_order || data.is_empty() {
             return None;
         }
         let start = (data.as_ptr() as usize).checked_sub(pickle.as_ptr() as usize)?;
