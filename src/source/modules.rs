@@ -18,7 +18,7 @@ use arrow::array::RecordBatch;
 use super::file::InputFile;
 use super::ingest::{self, LeafSpec};
 use super::rows::RowMap;
-use super::schema::Unified;
+use super::schema::{Unified, UnifiedColumn};
 use crate::column::{INFOS, root};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, TensorType};
@@ -26,8 +26,8 @@ use crate::tensor::{DType, TensorType};
 /// Rows of a module that say what its columns are.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Sight {
-    /// Its first step, a global row.
-    pub first: Option<u64>,
+    /// The first step of each of its episodes, in row order: a global row, and the episode.
+    pub firsts: Vec<(u64, u32)>,
     /// The files that have rows of it.
     pub files: BTreeSet<usize>,
 }
@@ -35,31 +35,45 @@ pub(super) struct Sight {
 /// The leaves that a module has, by name. Infos are no matter of spaces and not among them.
 pub(super) type Own = BTreeMap<String, TensorType>;
 
-/// What the rows of a module look like. `None` for a module without a step.
+/// The leaves that a row has, each with its column, its type over all files, and its shape in the row.
+pub(super) type Seen<'a> = Vec<(&'a UnifiedColumn, &'a LeafSpec, &'a TensorType, Vec<usize>)>;
+
+/// What the row of a step has. Infos are not looked at.
 ///
 /// # Errors
-/// If its first step cannot be read, or its files have dtypes that no dtype holds.
-pub(super) fn types_of(module: &str, sight: &Sight, rows: &RowMap, unified: &Unified) -> Result<Option<Own>> {
-    let Some(first) = sight.first else { return Ok(None) };
-    let step = FirstStep::read(first, rows, unified)?;
-    let mut out = Own::new();
+/// If it cannot be read.
+pub(super) fn look<'a>(row: u64, rows: &RowMap, unified: &'a Unified) -> Result<Seen<'a>> {
+    let step = FirstStep::read(row, rows, unified)?;
+    let mut out = Seen::new();
     for column in unified.columns.iter().filter(|c| root(&c.name) != INFOS) {
         for (spec, ty) in &column.leaves {
-            let Some(shape) = step.shape(&column.source, spec)? else { continue };
-            let dtype = dtype_of(sight, rows, &column.source, spec, ty.dtype).map_err(|e| {
-                e.column(&spec.name)
-                    .hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
-            })?;
-            out.insert(spec.name.clone(), TensorType::new(dtype, shape));
+            if let Some(shape) = step.shape(&column.source, spec)? {
+                out.push((column, spec, ty, shape));
+            }
         }
     }
-    Ok(Some(out))
+    Ok(out)
+}
+
+/// What the rows of a module look like whose first step has `seen`.
+///
+/// # Errors
+/// If its files have dtypes that no dtype holds.
+pub(super) fn types_of(module: &str, seen: Seen<'_>, files: &BTreeSet<usize>, rows: &RowMap) -> Result<Own> {
+    let ty = |(column, spec, ty, shape): (&UnifiedColumn, &LeafSpec, &TensorType, Vec<usize>)| {
+        let dtype = dtype_of(files, rows, &column.source, spec, ty.dtype).map_err(|e| {
+            e.column(&spec.name)
+                .hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
+        })?;
+        Ok((spec.name.clone(), TensorType::new(dtype, shape)))
+    };
+    seen.into_iter().map(ty).collect()
 }
 
 /// The dtype that holds a leaf in all files that have rows of the module.
-fn dtype_of(sight: &Sight, rows: &RowMap, source: &str, spec: &LeafSpec, unified: DType) -> Result<DType> {
+fn dtype_of(files: &BTreeSet<usize>, rows: &RowMap, source: &str, spec: &LeafSpec, unified: DType) -> Result<DType> {
     let mut out: Option<(DType, &Arc<InputFile>)> = None;
-    for file in sight.files.iter().map(|&f| &rows.files()[f]) {
+    for file in files.iter().map(|&f| &rows.files()[f]) {
         let Some((_, field)) = file.field(source) else { continue };
         // What a schema does not tell (packed arrays), the look at the first rows did.
         let Some(found) = ingest::leaf_dtype(field, &spec.path) else { continue };

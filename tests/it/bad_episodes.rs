@@ -256,6 +256,41 @@ fn an_episode_goes_with_all_its_agents_and_chunks() {
     assert_eq!((&counts["bad_episodes"], &counts["bad_steps"], &counts["rows_out"]), (&json!(2), &json!(6), &json!(6)));
 }
 
+/// The first step of a module says what it has. One of a malformed episode does not, nor does it end the run.
+#[test]
+fn a_malformed_first_step_says_nothing_of_its_module() {
+    let of = |rows: &[Row]| {
+        let agents: Vec<&str> = rows.iter().map(|r| if r.0 == Some("b") { "blue" } else { "red" }).collect();
+        with(with(columns(rows), "agent_id", texts(&agents)), "module_id", texts(&agents))
+    };
+    let rest = [good("a"), good("b"), good("cc")].concat();
+    let expected = content(&Work::of(of(&rest)).manifest());
+    let change = |at: usize, change: fn(&mut Row)| {
+        let mut rows = good("first");
+        change(&mut rows[at]);
+        rows
+    };
+    let mut untimed = change(0, |r| r.3 = None);
+    untimed[1].1 = None;
+    for (first, told) in [
+        (change(0, |r| r.2 = None), "found null in the first step of module \\\"red\\\""),
+        (change(0, |r| r.3 = None), "found null in the first step of module \\\"red\\\""),
+        (untimed, "found null, expected a time step"),
+    ] {
+        let work = Work::of(of(&[first, rest.clone()].concat()));
+        work.refused(1, &work.convert_job("", &[]));
+        let found = manifest(&work, QUARANTINE);
+        assert_eq!(content(&found), expected, "{told}");
+        contains(&found["problems"].to_string(), &[told, "episode \\\"first\\\""]);
+        let counts = &found["counts"];
+        assert_eq!((&counts["bad_episodes"], &counts["bad_steps"]), (&json!(1), &json!(3)));
+    }
+    // A module of malformed episodes alone.
+    let work = Work::of(of(&[change(0, |r| r.2 = None), good("b")].concat()));
+    let found = manifest(&work, SKIP);
+    assert_eq!((&found["counts"]["bad_episodes"], &found["counts"]["rows_out"]), (&json!(1), &json!(3)));
+}
+
 #[test]
 fn items_that_cannot_be_decoded() {
     let read = |name: &str| {

@@ -4,7 +4,7 @@ mod assembly;
 mod shape;
 mod tolerant;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use self::assembly::Assembly;
@@ -241,7 +241,7 @@ impl StepsSource {
             }
             out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
         }
-        let own = self.own_types(scanned, &out, index)?;
+        let own = self.own_types(scanned, &out, options, index)?;
         let base = index.layout.clone();
         for (seen, own) in presence.iter().zip(&own) {
             index.layouts.push(self.layout_of(seen, own.as_ref(), &base));
@@ -250,8 +250,15 @@ impl StepsSource {
         Ok(out)
     }
 
-    /// What each module's rows look like, where rows may belong to several.
-    fn own_types(&self, scanned: &Scanned, modules: &[u32], index: &Index) -> Result<Vec<Option<Own>>> {
+    /// What each module's rows look like, where rows may belong to several: its first step says it. Where malformed
+    /// episodes are left out, it is that of the first episode whose first step is well-formed.
+    fn own_types(
+        &self,
+        scanned: &Scanned,
+        modules: &[u32],
+        options: IndexOptions<'_>,
+        index: &mut Index,
+    ) -> Result<Vec<Option<Own>>> {
         if !self.shape.unified.several {
             return Ok(vec![None; index.modules.len()]);
         }
@@ -260,9 +267,12 @@ impl StepsSource {
             let groups = self.rows.groups();
             groups.get(groups.partition_point(|g| g.first_row + g.rows <= row)).map(|g| g.file)
         };
+        // The runs are sorted by episode, and those of an episode by row.
         for run in scanned.runs.runs.iter().filter(|run| !run.tail && !run.hanging) {
             let sight = &mut sights[modules[run.episode as usize] as usize];
-            sight.first = Some(sight.first.map_or(run.span.first(), |first| first.min(run.span.first())));
+            if sight.firsts.last().is_none_or(|(_, episode)| *episode != run.episode) {
+                sight.firsts.push((run.span.first(), run.episode));
+            }
             // A run may go on in the next file where `t` is recorded.
             let last = run.span.end() - 1;
             match (file_of(run.span.first()), file_of(last)) {
@@ -271,20 +281,53 @@ impl StepsSource {
                 _ => sight.files.extend((0..run.span.len()).filter_map(|i| file_of(run.span.row(i)))),
             }
         }
-        let types = |(sight, module): (&Sight, &String)| {
-            let own = modules::types_of(module, sight, &self.rows, &self.shape.unified)?;
-            if let (Some(own), Some(row)) = (&own, sight.first) {
-                let mut needed = [OBS, ACTIONS, REWARDS].into_iter();
-                if let Some(needed) = needed.find(|r| !own.keys().any(|n| root(n) == *r)) {
-                    let error =
-                        Error::data(format!("found null in the first step of module {module:?}, expected a value"));
-                    return Err(self.rows.locate(row, error.column(needed)));
+        let mut out = Vec::with_capacity(sights.len());
+        for (module, mut sight) in sights.into_iter().enumerate() {
+            sight.firsts.sort_unstable();
+            let mut own = None;
+            for &(row, episode) in &sight.firsts {
+                let id = &scanned.runs.ids[episode as usize].id;
+                if options.tolerant && index.faults.has(id) {
+                    continue;
                 }
-                check_next(own).map_err(|e| self.rows.locate(row, e))?;
+                match self.own_of(&index.modules[module], row, &sight.files)? {
+                    Ok(found) => {
+                        own = Some(found);
+                        break;
+                    }
+                    Err(e) if options.tolerant && is_of_data(&e) => {
+                        index.faults.episode(id, e);
+                    }
+                    Err(e) => return Err(e),
+                }
             }
-            Ok(own)
+            out.push(own);
+        }
+        Ok(out)
+    }
+
+    /// What a module's rows look like whose first step stands in `row`; else what is wrong with that step.
+    ///
+    /// # Errors
+    /// If it is not the row that is wrong, but the files do not go together.
+    fn own_of(&self, module: &str, row: u64, files: &BTreeSet<usize>) -> Result<Result<Own>> {
+        let seen = match modules::look(row, &self.rows, &self.shape.unified) {
+            Ok(seen) => seen,
+            Err(e) => return Ok(Err(e)),
         };
-        sights.iter().zip(&index.modules).map(types).collect()
+        let own = modules::types_of(module, seen, files, &self.rows)?;
+        let mut needed = [OBS, ACTIONS, REWARDS].into_iter();
+        if let Some(needed) = needed.find(|r| !own.keys().any(|n| root(n) == *r)) {
+            let error = Error::data(format!("found null in the first step of module {module:?}, expected a value"));
+            return Ok(Err(self.rows.locate(row, error.column(needed))));
+        }
+        if let Err(e) = check_next(&own) {
+            let e = self.rows.locate(row, e);
+            // Dtypes are those of the files, and no other row would have others.
+            let shapes = own.into_iter().map(|(name, ty)| (name, TensorType::new(DType::Bool, ty.shape)));
+            return if check_next(&shapes.collect()).is_ok() { Err(e) } else { Ok(Err(e)) };
+        }
+        Ok(Ok(own))
     }
 
     /// Takes infos that cannot be read out of `layout`, and says so.
