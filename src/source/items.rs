@@ -113,56 +113,26 @@ impl ItemsSource {
     }
 
     /// [`Self::scan`] around items that cannot be understood or do not go with those before: each is a fault. A row group
-    /// that cannot be read is one as a whole.
+    /// that cannot be read is one as a whole. What is left out leaves no types behind.
     fn scan_what_can_be(
         &self,
         group: RowGroupRef,
         types: &mut LeafTypes,
         infos: &mut InfoTypes,
         faults: &mut Faults,
+        progress: &dyn Progress,
     ) -> Result<Headers> {
-        let mut headers = Vec::new();
-        let hole = |error: Error, faults: &mut Faults| {
-            faults.rows(Span::new(group.first_row, group.rows), error).episodes = group.rows;
-            Ok(Vec::new())
-        };
-        let batches = match self.items(group, SCAN_BYTES) {
-            Ok(batches) => batches,
-            Err(e) if is_of_data(&e) => return hole(e, faults),
+        let before = (types.clone(), infos.clone());
+        let found = match self.scan_items(group, types, infos, progress) {
+            Ok(found) => found,
+            Err(e) if is_of_data(&e) => {
+                (*types, *infos) = before;
+                faults.rows(Span::new(group.first_row, group.rows), e).episodes = group.rows;
+                return Ok(Vec::new());
+            }
             Err(e) => return Err(e),
         };
-        let mut found: Vec<ScannedItem> = Vec::new();
-        for batch in batches {
-            let (first, items) = match batch {
-                Ok(batch) => batch,
-                Err(e) if is_of_data(&e) => return hole(e, faults),
-                Err(e) => return Err(e),
-            };
-            for (i, item) in items.iter().enumerate() {
-                let row = first + i as u64;
-                let Some(item) = item else {
-                    found.push(Err((row, None, self.rows.locate(row, null_item(&self.column)))));
-                    continue;
-                };
-                // After an error the types are as they were.
-                let scanned = episode_state::scan(item, types).and_then(|header| {
-                    if self.infos {
-                        Infos::read(item)
-                            .and_then(|found| infos.add(row, header.len, &found))
-                            .map_err(|e| e.episode(header.id.clone()))?;
-                    }
-                    Ok(header)
-                });
-                found.push(match scanned {
-                    Ok(header) => Ok((row, header)),
-                    Err(e) if is_of_data(&e) => {
-                        let error = self.locate_item(row, item, e);
-                        Err((row, error.place().episode.clone(), error))
-                    }
-                    Err(e) => return Err(e),
-                });
-            }
-        }
+        let mut headers = Vec::new();
         for item in found {
             match item {
                 Ok(header) => headers.push(header),
@@ -175,6 +145,66 @@ impl ItemsSource {
             }
         }
         Ok(headers)
+    }
+
+    /// The items of a row group, each with what is wrong with it.
+    ///
+    /// # Errors
+    /// If the row group cannot be read, or the run is to stop.
+    fn scan_items(
+        &self,
+        group: RowGroupRef,
+        types: &mut LeafTypes,
+        infos: &mut InfoTypes,
+        progress: &dyn Progress,
+    ) -> Result<Vec<ScannedItem>> {
+        let mut found = Vec::new();
+        for batch in self.items(group, SCAN_BYTES)? {
+            let (first, items) = batch?;
+            for (i, item) in items.iter().enumerate() {
+                let row = first + i as u64;
+                let Some(item) = item else {
+                    found.push(Err((row, None, self.rows.locate(row, null_item(&self.column)))));
+                    continue;
+                };
+                found.push(match self.scan_item(row, item, types, infos) {
+                    Ok(header) => Ok((row, header)),
+                    Err(e) if is_of_data(&e) => {
+                        let error = self.locate_item(row, item, e);
+                        Err((row, error.place().episode.clone(), error))
+                    }
+                    Err(e) => return Err(e),
+                });
+            }
+            progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
+            go_on(progress)?;
+        }
+        Ok(found)
+    }
+
+    /// The header of one item, whose types are taken in. After an error they are as they were.
+    fn scan_item(&self, row: u64, item: &[u8], types: &mut LeafTypes, infos: &mut InfoTypes) -> Result<ItemHeader> {
+        if !self.infos {
+            return episode_state::scan(item, types);
+        }
+        let found = match Infos::read(item) {
+            Ok(found) => found,
+            // What is wrong with the item as a whole comes first.
+            Err(e) => {
+                let header = episode_state::scan(item, &mut LeafTypes::default())?;
+                return Err(e.episode(header.id));
+            }
+        };
+        // Their number is nearly always known to be small enough.
+        let before = (!infos.has_room_for(&found)).then(|| types.clone());
+        let header = episode_state::scan(item, types)?;
+        infos.add(row, header.len, &found).map_err(|e| {
+            if let Some(before) = before {
+                *types = before;
+            }
+            e.episode(header.id.clone())
+        })?;
+        Ok(header)
     }
 
     /// The content hashes of some rows, by row.
@@ -324,7 +354,13 @@ impl Source for ItemsSource {
         for group in self.rows.groups() {
             let (types, infos, headers) = if self.tolerant {
                 let (mut types, mut infos) = (LeafTypes::default(), InfoTypes::default());
-                let headers = self.scan_what_can_be(*group, &mut types, &mut infos, &mut Faults::default())?;
+                let headers = self.scan_what_can_be(
+                    *group,
+                    &mut types,
+                    &mut infos,
+                    &mut Faults::default(),
+                    &crate::progress::Silent,
+                )?;
                 (types, infos, headers)
             } else {
                 self.scan(*group, &crate::progress::Silent)?
@@ -341,11 +377,7 @@ impl Source for ItemsSource {
         let mut faults = Faults::default();
         if options.tolerant {
             for group in self.rows.groups() {
-                headers.extend(self.scan_what_can_be(*group, &mut types, &mut infos, &mut faults)?);
-                progress.advance(Step {
-                    bytes: self.rows.files()[group.file].row_groups[group.row_group].bytes,
-                    ..Step::default()
-                });
+                headers.extend(self.scan_what_can_be(*group, &mut types, &mut infos, &mut faults, progress)?);
             }
         }
         let groups = if options.tolerant { &[] } else { self.rows.groups() };

@@ -322,6 +322,51 @@ fn items_that_cannot_be_decoded() {
     assert!(matches!(output.status.code(), Some(1 | 2)), "{}", stderr(&output));
 }
 
+/// What an item that is left out holds is in nobody's way: neither one whose infos are bad, nor those of a row group that
+/// turns out to be damaged behind them.
+#[test]
+fn items_that_are_left_out_have_no_types() {
+    let read = |name: &str| {
+        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("src/source/testdata").join(name)).expect("an item")
+    };
+    let job = format!("{SKIP}[[learner.connectors]]\ntype = 'AddInfosFromEpisodesToTrainBatch'\n");
+    let (first, second, nested) = (read("infos_0.msgpack"), read("infos_1.msgpack"), read("nested.msgpack"));
+    let good = batch(vec![("item", binaries(&[&first, &second]))]);
+    let expected = content(&manifest(&Work::of_batches(std::slice::from_ref(&good)), &job));
+
+    let find = |bytes: &[u8], part: &[u8]| bytes.windows(part.len()).position(|w| w == part).expect("a part");
+    let mut odd = nested.clone();
+    let infos = find(&odd, b"\xa5infos\x84");
+    let lookback = infos + find(&odd[infos..], b"\xa8lookback") + 9;
+    odd[lookback] = 0xff; // -1
+    let found = manifest(&Work::of(vec![("item", binaries(&[&odd, &first, &second]))]), &job);
+    assert_eq!((&found["counts"]["bad_episodes"], content(&found)), (&json!(1), expected.clone()));
+    contains(&found["problems"].to_string(), &["`lookback` is -1", "episode \\\"nested\\\""]);
+
+    // More than the first pass reads at once.
+    let id = find(&nested, b"\xa6nested") + 1;
+    let many: Vec<Vec<u8>> = (0..4000)
+        .map(|i| {
+            let mut item = nested.clone();
+            item[id..id + 6].copy_from_slice(format!("{i:06}").as_bytes());
+            item
+        })
+        .collect();
+    let many: Vec<&[u8]> = many.iter().map(Vec::as_slice).collect();
+    let work = Work::of_batches(&[batch(vec![("item", binaries(&many))]), good]);
+    let path = work.input("a.parquet");
+    let file = File::open(&path).unwrap();
+    let metadata = ParquetRecordBatchReaderBuilder::try_new(file).unwrap().metadata().clone();
+    let chunk = metadata.row_group(0).column(0);
+    let start = usize::try_from(chunk.dictionary_page_offset().unwrap()).unwrap();
+    let end = start + usize::try_from(chunk.compressed_size()).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[end - 7000..end].fill(0xff);
+    fs::write(&path, bytes).unwrap();
+    let found = manifest(&work, &job);
+    assert_eq!((&found["counts"]["bad_episodes"], content(&found)), (&json!(4000), expected));
+}
+
 #[test]
 fn what_a_piece_refuses_goes_too() {
     // Next observations are recorded, but for the last step of one episode.

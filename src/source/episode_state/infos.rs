@@ -7,7 +7,7 @@
 //!
 //! A list of another length is no error: the dicts belong to the steps from the look-back on, as far as there are any.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use super::scan::{bit, union};
 use super::walk::numbers;
@@ -190,14 +190,34 @@ pub(in crate::source) struct InfoColumn {
 pub(in crate::source) type LeftOut<'a> = (&'a str, Option<u64>, String);
 
 impl InfoTypes {
-    /// Takes in the infos of the item in global row `row`, which has `len` steps.
+    /// Whether there cannot be too many keys with those of an item, however many steps it has.
+    pub(in crate::source) fn has_room_for(&self, infos: &Infos) -> bool {
+        self.too_many(infos.rows.iter()).is_none()
+    }
+
+    /// The first key of some steps with which there are too many.
+    fn too_many<'a>(&self, rows: impl Iterator<Item = &'a InfoRow> + Clone) -> Option<&'a str> {
+        if self.keys.len() + rows.clone().map(InfoRow::len).sum::<usize>() <= MAX_KEYS {
+            return None;
+        }
+        let mut new: HashSet<&str> = HashSet::new();
+        rows.flat_map(InfoRow::keys)
+            .map(String::as_str)
+            .find(|name| !self.keys.contains_key(*name) && new.insert(name) && self.keys.len() + new.len() > MAX_KEYS)
+    }
+
+    /// Takes in the infos of the item in global row `row`, which has `len` steps. After an error all is as it was.
     ///
     /// # Errors
     /// If there are more keys than anything could train on.
     pub(in crate::source) fn add(&mut self, row: u64, len: usize, infos: &Infos) -> Result<()> {
+        let at = |step: usize| isize::try_from(step).ok().and_then(|at| infos.at(at));
+        if let Some(name) = self.too_many((0..=len).filter_map(at)) {
+            return Err(too_many_keys(name));
+        }
         self.steps += len as u64;
         for step in 0..=len {
-            let Some(all) = isize::try_from(step).ok().and_then(|at| infos.at(at)) else { continue };
+            let Some(all) = at(step) else { continue };
             for (name, value) in all {
                 let (dtypes, shape, odd) = match value {
                     Value::Numbers(ty, _) => (bit(ty.dtype), ty.shape.clone(), None),
@@ -222,10 +242,7 @@ impl InfoTypes {
     fn take(&mut self, name: &str, key: Key, row: u64) -> Result<()> {
         let Some(mine) = self.keys.get_mut(name) else {
             if self.keys.len() == MAX_KEYS {
-                let error = Error::data(format!("found more than {MAX_KEYS} different keys in the infos")).column(name);
-                return Err(
-                    error.hint("leave AddInfosFromEpisodesToTrainBatch out, or record infos under the same keys")
-                );
+                return Err(too_many_keys(name));
             }
             self.keys.insert(name.to_owned(), key);
             return Ok(());
@@ -271,6 +288,12 @@ impl InfoTypes {
     }
 }
 
+fn too_many_keys(name: &str) -> Error {
+    Error::data(format!("found more than {MAX_KEYS} different keys in the infos"))
+        .column(name)
+        .hint("leave AddInfosFromEpisodesToTrainBatch out, or record infos under the same keys")
+}
+
 /// Appends an info to a column of type `ty`, or zeros where there is none.
 ///
 /// # Errors
@@ -298,6 +321,26 @@ mod tests {
 
     fn numbers_of(dtype: DType, shape: &[usize]) -> Key {
         Key { dtypes: bit(dtype), shape: shape.to_vec(), steps: 1, odd: None }
+    }
+
+    #[test]
+    fn too_many_keys_change_nothing() {
+        let row = |from: usize, to: usize| -> InfoRow {
+            (from..to).map(|i| (format!("infos/{i:04}"), Value::Other(String::new()))).collect()
+        };
+        let infos = |rows| Infos { lookback: 0, rows };
+        let mut types = InfoTypes::default();
+        types.add(0, 1, &infos(vec![row(0, MAX_KEYS - 1), row(0, 1)])).unwrap();
+        let before = types.clone();
+        let more = infos(vec![row(5, 6), row(MAX_KEYS - 1, MAX_KEYS), row(MAX_KEYS, MAX_KEYS + 1)]);
+        assert!(!types.has_room_for(&more));
+        let error = types.add(1, 2, &more).unwrap_err();
+        assert_eq!(error.place().column.as_deref(), Some("infos/1024"));
+        assert_eq!(format!("{types:?}"), format!("{before:?}"));
+        // The last row is behind the step after the last.
+        types.add(1, 0, &more).unwrap();
+        types.add(2, 1, &more).unwrap();
+        assert_eq!(types.keys.len(), MAX_KEYS);
     }
 
     #[test]
