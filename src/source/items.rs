@@ -384,7 +384,7 @@ impl Source for ItemsSource {
         let scanned: Vec<_> = groups.par_iter().map(|g| self.scan(*g, progress)).collect();
         for (group, part) in groups.iter().zip(scanned) {
             let (part_types, part_infos, part_headers) = part?;
-            let merged = types.merge(&part_types).and_then(|()| infos.merge(&part_infos, group.first_row));
+            let merged = types.merge(&part_types).and_then(|()| infos.merge(&part_infos));
             merged.map_err(|e| self.rows.locate(group.first_row, e))?;
             headers.extend(part_headers);
         }

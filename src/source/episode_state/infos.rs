@@ -162,8 +162,12 @@ fn stack(cursor: &mut Cursor<'_>, depth: usize) -> Result<(TensorType, Vec<u8>)>
 /// What is known of a key.
 #[derive(Debug, Clone)]
 struct Key {
+    /// Those of all values, up to where it is odd.
     dtypes: u16,
+    /// That of the first value.
     shape: Vec<usize>,
+    /// The first item (a global row) that has it.
+    first: u64,
     /// Steps that have it.
     steps: u64,
     /// The first item (a global row) in which it cannot be a column, and why.
@@ -223,8 +227,7 @@ impl InfoTypes {
                     Value::Numbers(ty, _) => (bit(ty.dtype), ty.shape.clone(), None),
                     Value::Other(what) => (0, Vec::new(), Some((row, what.clone()))),
                 };
-                let key = Key { dtypes, shape, steps: u64::from(step < len), odd };
-                self.take(name, key, row)?;
+                self.take(name, Key { dtypes, shape, first: row, steps: u64::from(step < len), odd })?;
             }
         }
         Ok(())
@@ -234,12 +237,13 @@ impl InfoTypes {
     ///
     /// # Errors
     /// See [`Self::add`].
-    pub(in crate::source) fn merge(&mut self, other: &Self, row: u64) -> Result<()> {
+    pub(in crate::source) fn merge(&mut self, other: &Self) -> Result<()> {
         self.steps += other.steps;
-        other.keys.iter().try_for_each(|(name, key)| self.take(name, key.clone(), row))
+        other.keys.iter().try_for_each(|(name, key)| self.take(name, key.clone()))
     }
 
-    fn take(&mut self, name: &str, key: Key, row: u64) -> Result<()> {
+    /// Takes in what is known of a key in later items.
+    fn take(&mut self, name: &str, key: Key) -> Result<()> {
         let Some(mine) = self.keys.get_mut(name) else {
             if self.keys.len() == MAX_KEYS {
                 return Err(too_many_keys(name));
@@ -248,18 +252,24 @@ impl InfoTypes {
             return Ok(());
         };
         mine.steps += key.steps;
-        if mine.odd.is_none() {
-            mine.odd = key.odd;
-        }
         if mine.odd.is_some() {
             return Ok(());
         }
-        if mine.shape != key.shape {
-            mine.odd = Some((row, format!("found shape {:?}, items before have {:?}", key.shape, mine.shape)));
+        // What does not go with the values before shows in the first of these; what is odd among them comes later, unless
+        // that one is no number itself.
+        let clash = if key.dtypes == 0 {
+            None
+        } else if mine.shape != key.shape {
+            Some(format!("found shape {:?}, items before have {:?}", key.shape, mine.shape))
         } else if union(mine.dtypes | key.dtypes).is_none() {
-            mine.odd = Some((row, "found booleans in some steps and numbers in others".to_owned()));
+            Some("found booleans in some steps and numbers in others".to_owned())
+        } else {
+            None
+        };
+        mine.odd = clash.map(|why| (key.first, why)).or(key.odd);
+        if mine.odd.is_none() {
+            mine.dtypes |= key.dtypes;
         }
-        mine.dtypes |= key.dtypes;
         Ok(())
     }
 
@@ -320,7 +330,7 @@ mod tests {
     use super::*;
 
     fn numbers_of(dtype: DType, shape: &[usize]) -> Key {
-        Key { dtypes: bit(dtype), shape: shape.to_vec(), steps: 1, odd: None }
+        Key { dtypes: bit(dtype), shape: shape.to_vec(), first: 7, steps: 1, odd: None }
     }
 
     #[test]
@@ -343,10 +353,45 @@ mod tests {
         assert_eq!(types.keys.len(), MAX_KEYS);
     }
 
+    /// Row groups are looked at apart. What is told of the first item that differs must not depend on that.
+    #[test]
+    fn the_item_where_a_key_changes_is_told() {
+        let number = |dtype: DType, shape: &[usize]| {
+            let ty = TensorType::new(dtype, shape.to_vec());
+            Value::Numbers(ty.clone(), vec![0; ty.row_bytes()])
+        };
+        let text = || Value::Other("found text, expected numbers".to_owned());
+        let scalar = |dtype| number(dtype, &[]);
+        let cases: [(&[Value], u64, &str); 6] = [
+            (&[scalar(DType::Int8), scalar(DType::Int8), scalar(DType::Bool)], 2, "booleans"),
+            (&[scalar(DType::Bool), scalar(DType::Int8), text()], 1, "booleans"),
+            (&[number(DType::Int8, &[2]), number(DType::Int8, &[2]), number(DType::Int8, &[3])], 2, "shape [3]"),
+            (&[number(DType::Int8, &[2]), number(DType::Int8, &[3]), text()], 1, "shape [3]"),
+            (&[number(DType::Int8, &[2]), number(DType::Int8, &[2]), text()], 2, "text"),
+            (&[scalar(DType::Int8), text(), scalar(DType::Bool)], 1, "text"),
+        ];
+        for (values, row, told) in cases {
+            for cut in 0..=values.len() {
+                let mut parts = [InfoTypes::default(), InfoTypes::default()];
+                for (i, value) in values.iter().enumerate() {
+                    let rows = vec![InfoRow::from([("infos/key".to_owned(), value.clone())])];
+                    parts[usize::from(i >= cut)].add(i as u64, 1, &Infos { lookback: 0, rows }).unwrap();
+                }
+                let [mut all, rest] = parts;
+                all.merge(&rest).unwrap();
+                let (columns, left_out) = all.columns();
+                assert!(columns.is_empty());
+                let (name, found, why) = &left_out[0];
+                assert_eq!((*name, *found), ("infos/key", Some(row)), "cut at {cut}: {why}");
+                assert!(why.contains(told), "cut at {cut}: {why}");
+            }
+        }
+    }
+
     #[test]
     fn what_is_no_number_of_one_shape_is_left_out() {
         let mut types = InfoTypes { steps: 2, ..InfoTypes::default() };
-        let mut take = |name: &str, key: Key| types.take(name, key, 7).unwrap();
+        let mut take = |name: &str, key: Key| types.take(name, key).unwrap();
         take("infos/both", numbers_of(DType::Int64, &[]));
         take("infos/both", numbers_of(DType::Float64, &[]));
         take("infos/once", numbers_of(DType::Float32, &[2]));
