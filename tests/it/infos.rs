@@ -51,7 +51,13 @@ fn numbers_are_columns_and_everything_else_is_told() {
     assert_eq!(shown(&rows, "infos/_hit"), "false true false false false true");
     assert!(shown(&rows, "infos/nested/pos").ends_with("[10.0, 11.0]"));
     let notes = manifest["notes"].to_string();
-    for told in ["`infos/who` is left out", "`infos/ragged` is left out", "row 1", "`infos/nothing` is left out"] {
+    for told in [
+        "`infos/who` is left out",
+        "`infos/ragged` is left out",
+        "row 1",
+        "`infos/nothing` is left out",
+        "`infos/never` is left out of the infos: no step has it",
+    ] {
         assert!(notes.contains(told), "{told}: {notes}");
     }
 }
@@ -140,6 +146,29 @@ fn one_more_step_takes_the_infos_of_the_row_behind_the_last() {
     ]);
     work.manifest_of(&work.convert_job(&job, &[]));
     assert_eq!(shown(&read_shards(&work.path().join("out/default_policy")), "infos/lives"), "3 2 1");
+}
+
+/// An info of the row behind the last step alone is no column, and that is told.
+#[test]
+fn what_no_step_has_is_told() {
+    use arrow::array::Int32Array;
+    let infos = dict(vec![
+        ("lives", Arc::new(Int64Array::from(vec![Some(3), None, Some(1)])) as ArrayRef),
+        ("score", Arc::new(Int64Array::from(vec![None, None, Some(9)]))),
+    ]);
+    let work = Work::of(vec![
+        ("eps_id", texts(&["a"; 3])),
+        ("obs", crate::support::obs(0, 3)),
+        ("actions", Arc::new(Int32Array::from(vec![Some(0), Some(1), None]))),
+        ("rewards", crate::support::f64s(&[1.0, 2.0, 0.0])),
+        ("terminateds", bools(&[false, true, false])),
+        ("infos", infos),
+    ]);
+    let manifest = work.manifest_of(&work.convert_job(JOB, &[]));
+    assert!(work.rows().column_by_name("infos/score").is_none());
+    let notes = manifest["notes"].to_string();
+    assert!(notes.contains("`infos/score` is left out of the infos: no step has it"), "{notes}");
+    assert!(!notes.contains("infos/lives"), "{notes}");
 }
 
 /// RLlib's own items, an episode in two chunks. RLlib's piece hands on `infos[0..L]` of each.

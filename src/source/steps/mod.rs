@@ -241,6 +241,7 @@ impl StepsSource {
             }
             out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
         }
+        index.notes.extend(self.unseen_infos(scanned, &presence));
         let own = self.own_types(scanned, &out, options, index)?;
         let base = index.layout.clone();
         for (seen, own) in presence.iter().zip(&own) {
@@ -343,6 +344,18 @@ impl StepsSource {
             notes.push(format!("`{name}` is left out of the infos: {} in {file}{row}", error.what()));
         }
         notes
+    }
+
+    /// Says which infos are in no module's layout: there, but null in every step.
+    fn unseen_infos(&self, scanned: &Scanned, presence: &[Presence]) -> Vec<String> {
+        let infos = self.scan.infos.iter().zip(self.scan.extras.len()..);
+        let unseen = infos.filter(|(_, at)| {
+            let null = presence.iter().any(|seen| seen.null.contains(at));
+            let valid = presence.iter().any(|seen| seen.valid.contains(at));
+            null && !valid && !scanned.odd_infos.contains_key(at)
+        });
+        let note = |name: &str| format!("`{name}` is left out of the infos: no step has it");
+        unseen.map(|((_, spec, _), _)| note(&spec.name)).collect()
     }
 
     /// The columns of a module, in its types: without the extra outputs and infos that are null in all of its rows, and
