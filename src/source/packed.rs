@@ -280,13 +280,15 @@ mod tests {
             p
         };
         // The same length, another dtype: `i1` for `u1`.
+        let code = |p: &[u8]| p.windows(2).position(|w| w == b"u1").unwrap();
         let mut signed = ones(5);
-        let code = signed.windows(2).position(|w| w == b"u1").unwrap();
-        signed[code] = b'i';
+        let at = code(&signed);
+        signed[at] = b'i';
         // Booleans, of which NumPy takes any byte but 0 for true.
         let bools = |data: [u8; 2]| {
             let mut p = zeros(2);
-            p[code] = b'b';
+            let at = code(&p);
+            p[at] = b'b';
             let at = p.windows(8).position(|w| w == 2u64.to_le_bytes()).unwrap() + 8;
             p[at..at + 2].copy_from_slice(&data);
             p
