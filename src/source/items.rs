@@ -1,6 +1,6 @@
 //! Layout `rllib-episodes`: one row a chunk, the whole chunk as msgpack.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -445,16 +445,22 @@ impl Source for ItemsSource {
         let mut batch = EpisodeBatch { offsets: vec![0], history_offsets: vec![0], ..EpisodeBatch::default() };
         // For each chunk, the rows of `donors` that stand in for the look-back it lacks.
         let mut donor_rows: Vec<Range<usize>> = Vec::with_capacity(entries.len());
+        // The donors themselves: their rows in the input, and their steps.
+        let mut donors_of: Vec<Vec<(u64, usize)>> = Vec::with_capacity(entries.len());
         let (mut steps, mut donated) = (0, 0);
         for entry in entries {
             let row = index.spans[entry.spans.start].first();
             steps += self.decode(&mut decoder, blocks, row, entry)?.len;
             batch.offsets.push(steps);
             let begin = donated;
+            let mut own = Vec::with_capacity(entry.history().len());
             for &row in entry.history().iter().rev() {
-                donated += self.decode(&mut donors, blocks, row, entry)?.len;
+                let len = self.decode(&mut donors, blocks, row, entry)?.len;
+                own.push((row, len));
+                donated += len;
             }
             donor_rows.push(begin..donated);
+            donors_of.push(own);
             batch.chunks.push(entry.chunk(true));
         }
         let (own, donors) = (decoder.finish(), donors.finish());
@@ -464,6 +470,9 @@ impl Source for ItemsSource {
         for (i, rows) in donor_rows.iter_mut().enumerate() {
             let wanted = if rows.len() <= own_look_back(i) { 0 } else { rows.len().min(index.look_back) };
             rows.start = rows.end - wanted;
+            if wanted == 0 {
+                donors_of[i].clear();
+            }
         }
         let look_backs: Vec<usize> = donor_rows
             .iter()
@@ -492,8 +501,7 @@ impl Source for ItemsSource {
             batch.steps.set(name, own.steps);
         }
         if index.layout.has(INFOS) {
-            let donated: Vec<bool> = donor_rows.iter().map(|rows| !rows.is_empty()).collect();
-            self.add_infos(index, entries, blocks, &donated, &mut batch)?;
+            self.add_infos(index, entries, blocks, &donors_of, &mut batch)?;
         }
         Ok(batch)
     }
@@ -572,20 +580,21 @@ impl ItemsSource {
         Infos::read(items.value(at)).map_err(|e| self.rows.locate(row, e).episode(entry.id.to_string()))
     }
 
-    /// Adds the infos of a batch that is complete but for them. `donated` says which chunks' look-back came from earlier
-    /// chunks.
+    /// Adds the infos of a batch that is complete but for them. `donors_of` has, for each chunk whose look-back came from
+    /// earlier chunks, their rows and steps.
     fn add_infos(
         &self,
         index: &Index,
         entries: &[&Entry],
         blocks: &Blocks,
-        donated: &[bool],
+        donors_of: &[Vec<(u64, usize)>],
         batch: &mut EpisodeBatch,
     ) -> Result<()> {
         let columns: Vec<_> = index.layout.under(INFOS).collect();
         let names: Vec<&str> = columns.iter().map(|(n, _)| &***n).collect();
         // A mask stands right behind the info that it is for.
-        let is_mask = |at: usize| at > 0 && index.masks.contains(columns[at].0);
+        let masks: HashSet<&str> = index.masks.iter().map(|mask| &**mask).collect();
+        let is_mask: Vec<bool> = names.iter().map(|name| masks.contains(name)).collect();
         let (steps, chunks, history) = (batch.steps_len(), entries.len(), batch.history_offsets[entries.len()]);
         let builder = |ty: &TensorType, rows| TensorBuilder::with_capacity(ty.clone(), rows);
         let mut out: Vec<InfoBuilders> = columns
@@ -597,7 +606,7 @@ impl ItemsSource {
             })
             .collect();
         let put = |row: Option<&InfoRow>, at: usize, to: &mut TensorBuilder| {
-            if is_mask(at) {
+            if is_mask[at] && at > 0 {
                 to.extend_bytes(&[u8::from(row.is_some_and(|row| row.contains_key(names[at - 1])))], 1);
                 return Ok(());
             }
@@ -614,19 +623,14 @@ impl ItemsSource {
                 put(last, at, &mut out.last)?;
             }
             let look_back = batch.history_rows(i).len();
-            let mut before: Vec<(Infos, isize)> = Vec::new();
-            if donated[i] {
-                for &row in entry.history().iter().rev() {
-                    let (block, item) = blocks.row(row)?;
-                    let BlockData::Items(items) = &block.data else { continue };
-                    let len = episode_state::scan(items.value(item), &mut LeafTypes::default())?.len;
-                    before.push((self.infos_of(blocks, row, entry)?, step(len)?));
-                }
-            }
-            let all: Vec<Option<&InfoRow>> = if donated[i] {
-                before.iter().flat_map(|(infos, len)| (0..*len).map(|t| infos.at(t))).collect()
-            } else {
+            let before: Vec<(Infos, isize)> = donors_of[i]
+                .iter()
+                .map(|&(row, len)| Ok((self.infos_of(blocks, row, entry)?, step(len)?)))
+                .collect::<Result<_>>()?;
+            let all: Vec<Option<&InfoRow>> = if before.is_empty() {
                 (1..=step(look_back)?).rev().map(|back| own.at(-back)).collect()
+            } else {
+                before.iter().flat_map(|(infos, len)| (0..*len).map(|t| infos.at(t))).collect()
             };
             for row in &all[all.len() - look_back.min(all.len())..] {
                 for (at, out) in out.iter_mut().enumerate() {
