@@ -4,6 +4,8 @@
 //! the columns `obs/pos`, `obs/pair/0` and `obs/pair/1`. Everything before the first `/` is the column's *root*; the
 //! rules of the pipeline ("already in the batch", "not a batch column") speak of roots.
 
+use std::collections::HashSet;
+
 /// Episode id. Provenance only: RLlib's train batch has no such column.
 pub const EPS_ID: &str = "eps_id";
 /// Agent id, in multi-agent data.
@@ -60,15 +62,17 @@ pub fn rebase(name: &str, new_root: &str) -> String {
 pub fn masks_of(infos: &[&str]) -> Vec<String> {
     let behind =
         |name: &str| name.rsplit_once('/').map_or_else(|| format!("_{name}"), |(above, key)| format!("{above}/_{key}"));
-    let mut out: Vec<String> = Vec::with_capacity(infos.len());
-    for info in infos {
-        let mut mask = behind(info);
-        while infos.contains(&mask.as_str()) || out.contains(&mask) {
-            mask = behind(&mask);
-        }
-        out.push(mask);
-    }
-    out
+    let mut taken: HashSet<String> = infos.iter().map(|&info| info.to_owned()).collect();
+    infos
+        .iter()
+        .map(|info| {
+            let mut mask = behind(info);
+            while !taken.insert(mask.clone()) {
+                mask = behind(&mask);
+            }
+            mask
+        })
+        .collect()
 }
 
 /// Whether `name` is the column `root` or one of its leaves.

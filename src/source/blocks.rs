@@ -13,6 +13,13 @@ use crate::error::{Error, Result};
 /// A leaf's position among a block's columns, and its rows that are null (unset bits).
 pub type LeafNulls = (usize, NullBuffer);
 
+/// The nulls of a block's column, of all its [`LeafNulls`] in the order of their columns.
+#[must_use]
+pub fn nulls_of(nulls: &[LeafNulls], column: usize) -> Option<&NullBuffer> {
+    let at = nulls.binary_search_by_key(&column, |(at, _)| *at).ok()?;
+    Some(&nulls[at].1)
+}
+
 /// What a block holds.
 #[derive(Debug, Clone)]
 pub enum BlockData {
@@ -20,7 +27,7 @@ pub enum BlockData {
     Steps {
         /// The leaves. A leaf that modules have in several types is there once a type.
         columns: Columns,
-        /// The rows that are null (unset bits), for each leaf that has any.
+        /// The rows that are null (unset bits), for each leaf that has any, in the order of the leaves.
         nulls: Vec<LeafNulls>,
         /// Rows of the block that cannot be read, each with why; only where malformed episodes are left out.
         bad: Vec<(usize, Error)>,

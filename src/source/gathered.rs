@@ -13,7 +13,7 @@ use std::sync::Arc;
 use arrow::array::LargeBinaryArray;
 use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer};
 
-use super::blocks::{Block, BlockData, BlockRows};
+use super::blocks::{Block, BlockData, BlockRows, nulls_of};
 use crate::episode::Columns;
 use crate::error::{Error, Result};
 use crate::tensor::{Tensor, TensorBuilder, TensorType};
@@ -113,8 +113,7 @@ impl Gathered {
                     for run in positions.chunk_by(|a, b| a + 1 == *b) {
                         leaf.values.extend(column, run[0], run.len());
                     }
-                    let nulls = nulls.iter().find(|(at, _)| *at == c).map(|(_, nulls)| nulls);
-                    let nulls = nulls.filter(|nulls| nulls.null_count() > 0);
+                    let nulls = nulls_of(nulls, c).filter(|nulls| nulls.null_count() > 0);
                     if nulls.is_some() || !leaf.valid.is_empty() {
                         leaf.valid.resize(before, 1);
                         leaf.valid.extend(positions.iter().map(|&i| u8::from(nulls.is_none_or(|n| n.is_valid(i)))));

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::blocks::{Block, BlockData};
+use super::blocks::{Block, BlockData, nulls_of};
 use super::index::Span;
 use super::resolve::RowPrint;
 use super::rows::RowGroupRef;
@@ -83,7 +83,7 @@ fn print(block: &Block, i: usize) -> RowPrint {
     let BlockData::Steps { columns, nulls, .. } = &block.data else {
         return RowPrint { content: 0, obs: 0, next_obs: None };
     };
-    let is_null = |at: usize| nulls.iter().any(|(n, nulls)| *n == at && nulls.is_null(i));
+    let is_null = |at: usize| nulls_of(nulls, at).is_some_and(|nulls| nulls.is_null(i));
     let mut content = blake3::Hasher::new();
     for (at, (_, tensor)) in columns.iter().enumerate() {
         content.update(&[u8::from(is_null(at))]);

@@ -3,15 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::buffer::NullBuffer;
-
 use super::StepsSource;
 use super::shape::{Leaf, Shape};
 use crate::column::{self, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::source::Noticed;
-use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece};
+use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece, nulls_of};
 use crate::source::index::{Entry, Index, Span};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
@@ -28,6 +26,8 @@ pub(super) struct Assembly<'a> {
     columns: Vec<StepColumn>,
     /// Observations among `all` that the module has, and the recorded next observation of each.
     next_pairs: Vec<(usize, usize)>,
+    /// Columns among `all` that the module does not have.
+    others: Vec<usize>,
 }
 
 /// A step column of a module.
@@ -59,9 +59,15 @@ fn refuse_bad(piece: Piece<'_>) -> Result<()> {
     }
 }
 
-/// The nulls of a block's column.
-fn nulls_of(nulls: &[LeafNulls], at: usize) -> Option<&NullBuffer> {
-    nulls.iter().find(|(n, _)| *n == at).map(|(_, nulls)| nulls)
+/// The columns of blocks that are none of a module's, in any type. Infos may be there or not.
+fn not_of(all: &[Leaf], columns: &[StepColumn]) -> Vec<usize> {
+    let own: HashSet<&str> = columns.iter().map(|c| &*c.name).collect();
+    let is_own = |name: &str| match root(name) {
+        INFOS => true,
+        NEXT_OBS => own.contains(rebase(name, OBS).as_str()),
+        _ => own.contains(name),
+    };
+    (0..all.len()).filter(|&at| !is_own(&all[at].0)).collect()
 }
 
 /// Whether a block's column is null in a row.
@@ -81,16 +87,14 @@ impl<'a> Assembly<'a> {
         let all = source.shape.leaves(&index.layout);
         let places: HashMap<(&str, &TensorType), usize> =
             all.iter().enumerate().rev().map(|(i, (name, ty))| ((&**name, ty), i)).collect();
-        let there: HashSet<&str> = all.iter().map(|(name, _)| &**name).collect();
+        let first: HashMap<&str, usize> = all.iter().enumerate().rev().map(|(i, (name, _))| (&**name, i)).collect();
         let place = |name: &str, ty: &TensorType| places.get(&(name, ty)).copied();
-        let infos = || all.iter().enumerate().filter(|(_, (n, _))| root(n) == INFOS);
+        let infos = source.scan.infos.iter().zip(&source.masks);
+        let masks: HashMap<&str, usize> =
+            infos.filter_map(|((_, info, _), mask)| Some((&**mask, *first.get(&*info.name)?))).collect();
         let column = |(name, ty): &Leaf| {
-            let is_mask = root(name) == INFOS && !there.contains(&**name);
-            let at = if is_mask {
-                infos().find(|(_, (info, _))| source.mask_of(info) == Some(name)).map(|(at, _)| at)
-            } else {
-                place(name, ty)
-            };
+            let is_mask = root(name) == INFOS && !first.contains_key(&**name);
+            let at = if is_mask { masks.get(&**name).copied() } else { place(name, ty) };
             let at = at.ok_or_else(|| Error::internal(format!("column `{name}` {ty} is in no block")))?;
             Ok(StepColumn { name: Arc::clone(name), at, is_mask })
         };
@@ -98,8 +102,9 @@ impl<'a> Assembly<'a> {
         let obs = layout.steps.iter().filter(|(name, _)| root(name) == OBS);
         let pair = |(name, ty): &Leaf| Some((place(name, ty)?, place(&rebase(name, NEXT_OBS), ty)?));
         let next_pairs = obs.filter_map(pair).collect();
+        let others = if source.shape.unified.several { not_of(&all, &columns) } else { Vec::new() };
         let module = index.modules.get(module).map_or(column::DEFAULT_MODULE_ID, String::as_str);
-        Ok(Self { source, index, blocks, module, all, columns, next_pairs })
+        Ok(Self { source, index, blocks, module, all, columns, next_pairs, others })
     }
 
     fn shape(&self) -> &'a Shape {
@@ -198,18 +203,11 @@ impl<'a> Assembly<'a> {
 
     /// Refuses values in columns that the module's first step did not have: they would be lost.
     fn check_others(&self, piece: Piece<'_>, nulls: &[LeafNulls]) -> Result<()> {
-        if !self.shape().unified.several {
-            return Ok(());
-        }
-        for (at, (name, _)) in self.all.iter().enumerate() {
-            let own = if root(name) == NEXT_OBS { rebase(name, OBS) } else { name.to_string() };
-            if root(name) == INFOS || self.columns.iter().any(|c| *c.name == *own) {
-                continue;
-            }
+        for &at in &self.others {
             if let Some(row) = piece.rows().find(|&row| !is_null(nulls, at, row)) {
                 let what = format!("found a value, expected null as in the first step of module {:?}", self.module);
                 let error = Error::data(what)
-                    .column(name.to_string())
+                    .column(self.all[at].0.to_string())
                     .hint("a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own");
                 return Err(self.source.rows.locate(piece.block.rows.at(row), error));
             }
@@ -277,6 +275,7 @@ impl<'a> Assembly<'a> {
     pub(super) fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
         let after = |c: &&StepColumn| matches!(root(&c.name), OBS | INFOS);
         let columns: Vec<&StepColumn> = self.columns.iter().filter(after).collect();
+        let next: HashMap<usize, usize> = self.next_pairs.iter().rev().copied().collect();
         let ty = |c: &StepColumn| if c.is_mask { TensorType::new(DType::Bool, []) } else { self.all[c.at].1.clone() };
         let mut builders: Vec<TensorBuilder> =
             columns.iter().map(|c| TensorBuilder::with_capacity(ty(c), entries.len())).collect();
@@ -304,12 +303,13 @@ impl<'a> Assembly<'a> {
                 trailing = Some((columns, nulls, at));
             }
             for (builder, column) in builders.iter_mut().zip(&columns) {
-                let next = self.next_pairs.iter().find(|(obs, _)| *obs == column.at).map(|(_, next)| *next);
                 match (root(&column.name) == INFOS, recorded, trailing) {
                     (true, _, Some((_, nulls, at))) if column.is_mask => {
                         builder.extend_bytes(&[u8::from(!is_null(nulls, column.at, at))], 1);
                     }
-                    (false, Some((columns, at)), _) => builder.extend(columns.at(next.unwrap_or(column.at)), at, 1),
+                    (false, Some((columns, at)), _) => {
+                        builder.extend(columns.at(next.get(&column.at).copied().unwrap_or(column.at)), at, 1);
+                    }
                     (_, _, Some((columns, _, at))) => builder.extend(columns.at(column.at), at, 1),
                     // Infos of no other step than the last are known.
                     (true, ..) if !batch.rows(i).is_empty() => match batch.steps.get(&column.name) {

@@ -82,11 +82,6 @@ impl StepsSource {
         Self { tolerant, ..self }
     }
 
-    /// The name of an info's mask.
-    fn mask_of(&self, info: &str) -> Option<&Arc<str>> {
-        self.scan.infos.iter().zip(&self.masks).find(|((_, spec, _), _)| spec.name == *info).map(|(_, mask)| mask)
-    }
-
     /// The numbering of all rows.
     pub(super) fn row_map(&self) -> &RowMap {
         &self.rows

@@ -110,7 +110,7 @@ impl Shape {
         layout.steps.extend(further.into_iter().map(|(name, ty)| (Arc::from(name.as_str()), ty.clone())));
     }
 
-    /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null.
+    /// The columns of a batch, as [`Self::leaves`] has them, and the rows that are null, in the order of the columns.
     pub(super) fn decode(
         &self,
         leaves: &[Leaf],
@@ -153,6 +153,7 @@ impl Shape {
                 }
             }
         }
+        nulls.sort_unstable_by_key(|(at, _)| *at);
         let columns = leaves.iter().zip(found).map(|((name, _), tensor)| {
             let tensor = tensor.ok_or_else(|| Error::internal(format!("column `{name}` was not read")))?;
             Ok((Arc::clone(name), tensor))

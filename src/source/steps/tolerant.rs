@@ -10,7 +10,7 @@ use super::shape::{Leaf, Shape};
 use crate::column;
 use crate::episode::{Columns, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
-use crate::source::blocks::{Block, BlockData, BlockRows, LeafNulls};
+use crate::source::blocks::{Block, BlockData, BlockRows, LeafNulls, nulls_of};
 use crate::source::faults::{bad_rows, is_of_data};
 use crate::source::file::InputFile;
 use crate::source::index::{Index, Span};
@@ -218,7 +218,7 @@ fn what_can_be(
             let Some((_, tensor)) = part.iter().nth(at) else { continue };
             out.extend_zeros(start - out.rows());
             out.extend(tensor, 0, tensor.rows());
-            if let Some((_, nulls)) = part_nulls.iter().find(|(i, _)| *i == at) {
+            if let Some(nulls) = nulls_of(part_nulls, at) {
                 (0..nulls.len()).filter(|i| nulls.is_null(*i)).for_each(|i| valid[start + i] = false);
             }
         }
