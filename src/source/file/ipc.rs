@@ -135,7 +135,7 @@ impl Footer {
         batch_rows: usize,
     ) -> Result<Batches> {
         let batch = self.decode(row_group, columns, |block| read_block(&mut file, block))?;
-        Ok(Box::new(Slices { batch, at: 0, batch_rows }))
+        Ok(Box::new(Slices::new(batch, batch_rows)))
     }
 
     /// A record batch out of `map`, which holds the whole file: uncompressed columns stay where they are.
@@ -170,10 +170,17 @@ impl Footer {
 }
 
 /// A record batch in pieces, without a copy.
-struct Slices {
+pub(super) struct Slices {
     batch: RecordBatch,
     at: usize,
     batch_rows: usize,
+}
+
+impl Slices {
+    /// Of `batch_rows` rows each; the last piece has the rest.
+    pub(super) const fn new(batch: RecordBatch, batch_rows: usize) -> Self {
+        Self { batch, at: 0, batch_rows }
+    }
 }
 
 impl Iterator for Slices {
