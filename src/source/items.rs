@@ -94,7 +94,7 @@ impl ItemsSource {
                 }
                 headers.push((row, header));
             }
-            progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
+            progress.advance(Step { bytes: value_bytes(&items) as u64, ..Step::default() });
             go_on(progress)?;
         }
         Ok((types, infos, headers))
@@ -176,7 +176,7 @@ impl ItemsSource {
                     Err(e) => return Err(e),
                 });
             }
-            progress.advance(Step { bytes: items.value_data().len() as u64, ..Step::default() });
+            progress.advance(Step { bytes: value_bytes(&items) as u64, ..Step::default() });
             go_on(progress)?;
         }
         Ok(found)
@@ -301,6 +301,12 @@ fn binary(batch: &RecordBatch, column: &str) -> Result<LargeBinaryArray> {
     let cast = arrow::compute::cast(array, &DataType::LargeBinary)
         .map_err(|e| Error::usage(format!("found {}, expected binary: {e}", array.data_type())).column(column))?;
     cast.as_binary_opt::<i64>().cloned().ok_or_else(|| Error::internal("a cast to binary that is not"))
+}
+
+/// Bytes of the items of an array, which may be a slice of a larger one.
+fn value_bytes(items: &LargeBinaryArray) -> usize {
+    let offsets = items.value_offsets();
+    offsets.last().zip(offsets.first()).and_then(|(end, start)| usize::try_from(end - start).ok()).unwrap_or(0)
 }
 
 /// The step columns in canonical order.
@@ -431,7 +437,7 @@ impl Source for ItemsSource {
         }
         Ok(Box::new(self.items(group, block_bytes)?.map(|batch| {
             let (first_row, items) = batch?;
-            let bytes = items.value_data().len();
+            let bytes = value_bytes(&items);
             let rows = BlockRows::All(first_row..first_row + items.len() as u64);
             Ok(Block { rows, bytes, data: BlockData::Items(items) })
         })))
@@ -549,7 +555,7 @@ impl ItemsSource {
             };
             let rows = BlockRows::All(row..row + items.len() as u64);
             row = rows.end();
-            let bytes = items.value_data().len();
+            let bytes = value_bytes(&items);
             Some(Ok(Block { rows, bytes, data: BlockData::Items(items) }))
         }))
     }

@@ -210,7 +210,9 @@ fn scan_group(
             scan.rows(row, false, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
         }
         row += batch.num_rows() as u64;
-        progress.advance(Step { bytes: batch.get_array_memory_size() as u64, ..Step::default() });
+        // Of a slice, its own rows.
+        let bytes = batch.columns().iter().map(|c| c.to_data().get_slice_memory_size().unwrap_or(0)).sum::<usize>();
+        progress.advance(Step { bytes: bytes as u64, ..Step::default() });
         go_on(progress)?;
     }
     Ok(out)
