@@ -81,6 +81,18 @@ pub fn is_under(name: &str, root_name: &str) -> bool {
     root(name) == root_name
 }
 
+/// Whether `name` is a leaf of `outer`, at any depth.
+#[must_use]
+pub(crate) fn is_inside(name: &str, outer: &str) -> bool {
+    name.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// All that the names are leaves of, at any depth.
+#[must_use]
+pub(crate) fn outer_names<'a>(names: impl IntoIterator<Item = &'a str>) -> HashSet<&'a str> {
+    names.into_iter().flat_map(|name| name.match_indices('/').map(|(at, _)| &name[..at])).collect()
+}
+
 /// Two names of which one is the other, or a leaf of it, by position, if there are any. Of several such pairs it is the one
 /// whose second name comes first.
 ///
@@ -93,7 +105,7 @@ pub(crate) fn nested(names: &[&str]) -> Option<(usize, usize)> {
         let ((a, i), (b, j)) = (key(a), key(b));
         a.cmp(b).then(i.cmp(&j))
     });
-    let is_above = |a: &str, b: &str| b.strip_prefix(a).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    let is_above = |a: &str, b: &str| a == b || is_inside(b, a);
     let pairs = order.windows(2).filter(|w| is_above(names[w[0]], names[w[1]]));
     pairs.map(|w| (w[0].min(w[1]), w[0].max(w[1]))).min_by_key(|&(first, second)| (second, first))
 }
@@ -115,6 +127,15 @@ mod tests {
         assert_eq!(nested(&["obs/a", "obs-b", "obs"]), Some((0, 2)));
         assert_eq!(nested(&["a", "b", "b/c", "a"]), Some((1, 2)));
         assert_eq!(nested(&["a/b/c", "a/b!", "z", "a/b"]), Some((0, 3)));
+    }
+
+    #[test]
+    fn names_that_hold_others() {
+        assert!(is_inside("obs/a/b", "obs") && is_inside("obs/a/b", "obs/a"));
+        assert!(!is_inside("obs", "obs") && !is_inside("obs-b", "obs") && !is_inside("obs", "obs/a"));
+        let mut outer: Vec<&str> = outer_names(["obs/a/b", "x", "obs/c"]).into_iter().collect();
+        outer.sort_unstable();
+        assert_eq!(outer, ["obs", "obs/a"]);
     }
 
     #[test]

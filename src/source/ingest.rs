@@ -22,9 +22,10 @@ mod rows;
 mod tests;
 mod variants;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, NullArray};
+use arrow::array::{Array, ArrayRef, AsArray, NullArray, RecordBatch};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
@@ -37,6 +38,15 @@ pub(crate) use self::variants::{first_shape, leaf_dtype, variants};
 use crate::error::{Error, Result};
 use crate::source::packed::{Unpacker, looks_packed};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+
+/// The columns of a batch, the first one of each name.
+pub(crate) fn by_name(batch: &RecordBatch) -> HashMap<&str, &ArrayRef> {
+    let mut out = HashMap::with_capacity(batch.num_columns());
+    for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        out.entry(field.name().as_str()).or_insert(array);
+    }
+    out
+}
 
 /// One leaf of a column: where it is inside, and what is known of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

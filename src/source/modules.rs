@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, RecordBatch};
 
 use super::file::InputFile;
 use super::ingest::{self, LeafSpec};
@@ -44,10 +44,12 @@ pub(super) type Seen<'a> = Vec<(&'a UnifiedColumn, &'a LeafSpec, &'a TensorType,
 /// If it cannot be read.
 pub(super) fn look<'a>(row: u64, rows: &RowMap, unified: &'a Unified) -> Result<Seen<'a>> {
     let step = FirstStep::read(row, rows, unified)?;
+    let arrays = ingest::by_name(&step.batch);
     let mut out = Seen::new();
     for column in unified.columns.iter().filter(|c| root(&c.name) != INFOS) {
+        let Some(array) = arrays.get(column.source.as_str()) else { continue };
         for (spec, ty) in &column.leaves {
-            if let Some(shape) = step.shape(&column.source, spec)? {
+            if let Some(shape) = step.shape(array, &column.source, spec)? {
                 out.push((column, spec, ty, shape));
             }
         }
@@ -128,10 +130,8 @@ impl<'a> FirstStep<'a> {
     }
 
     /// The shape of a leaf, or `None` where it is null.
-    fn shape(&self, source: &str, spec: &LeafSpec) -> Result<Option<Vec<usize>>> {
-        let (Some(array), Some((_, field))) = (self.batch.column_by_name(source), self.file.field(source)) else {
-            return Ok(None);
-        };
+    fn shape(&self, array: &ArrayRef, source: &str, spec: &LeafSpec) -> Result<Option<Vec<usize>>> {
+        let Some((_, field)) = self.file.field(source) else { return Ok(None) };
         ingest::first_shape(field, array, spec, self.row_in_file)
             .map_err(|e| e.file(self.file.name.clone()).row_group(self.row_group))
     }

@@ -288,6 +288,7 @@ impl Batch {
             optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
         };
         let nulls = |name: &str| batch.column_by_name(name).and_then(Array::logical_nulls);
+        let arrays = ingest::by_name(batch);
         let extras = columns.extras.iter().enumerate();
         Ok(Self {
             len: batch.num_rows(),
@@ -299,7 +300,7 @@ impl Batch {
             truncateds: flags(&columns.truncateds, column::TRUNCATEDS)?,
             obs_nulls: nulls(&columns.obs),
             action_nulls: nulls(&columns.actions),
-            extras: extras.filter_map(|(i, n)| batch.column_by_name(n).map(|a| (i, a.logical_nulls()))).collect(),
+            extras: extras.filter_map(|(i, n)| arrays.get(n.as_str()).map(|a| (i, a.logical_nulls()))).collect(),
             has_infos: !columns.infos.is_empty(),
         })
     }
@@ -313,9 +314,10 @@ impl Batch {
         columns: &ScanColumns,
         odd: &mut impl FnMut(usize, Error),
     ) {
+        let arrays = ingest::by_name(batch);
         for (i, (source, spec, ty)) in columns.infos.iter().enumerate() {
             let at = columns.extras.len() + i;
-            let (Some(array), Some((_, field))) = (batch.column_by_name(source), file.field(source)) else {
+            let (Some(array), Some((_, field))) = (arrays.get(source.as_str()), file.field(source)) else {
                 self.extras.push((at, Some(NullBuffer::new_null(self.len))));
                 continue;
             };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Expression, Target};
 use crate::column::{
     ACTIONS, AGENT_ID, ENV_T, EPS_ID, INFOS, LOSS_MASK, MODULE_ID, NEXT_OBS, NEXT_STATE_IN, OBS, REWARDS, SEQ_LENS, T,
-    TERMINATEDS, TRUNCATEDS, is_under, root,
+    TERMINATEDS, TRUNCATEDS, is_inside, is_under, root,
 };
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result, closest};
@@ -140,8 +140,7 @@ pub(super) fn names_a_row(name: &str) -> Error {
 
 /// A name cannot be both a column and the root of others.
 pub(super) fn clash<'a>(name: &str, mut others: impl Iterator<Item = &'a str>) -> Result<()> {
-    let inside = |outer: &str, inner: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('/'));
-    match others.find(|other| inside(name, other) || inside(other, name)) {
+    match others.find(|other| is_inside(other, name) || is_inside(name, other)) {
         Some(other) => {
             Err(Error::usage(format!("`{name}` cannot stand beside `{other}`: one would be inside the other")))
         }

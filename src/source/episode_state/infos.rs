@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::scan::{bit, union};
 use super::walk::numbers;
 use super::{count, is_nothing};
-use crate::column::{INFOS, masks_of};
+use crate::column::{INFOS, masks_of, outer_names};
 use crate::error::{Error, Result};
 use crate::source::elements;
 use crate::source::msgpack::{Cursor, Leaf, Shaped};
@@ -277,8 +277,9 @@ impl InfoTypes {
     pub(in crate::source) fn columns(&self) -> (Vec<InfoColumn>, Vec<LeftOut<'_>>) {
         let (mut columns, mut left_out) = (Vec::new(), Vec::new());
         let names: Vec<&str> = self.keys.keys().map(String::as_str).collect();
+        let outer = outer_names(names.iter().copied());
         for ((name, key), mask) in self.keys.iter().zip(masks_of(&names)) {
-            let inner = self.keys.keys().any(|n| n.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('/')));
+            let inner = outer.contains(name.as_str());
             match (&key.odd, union(key.dtypes)) {
                 (Some((row, why)), _) => left_out.push((name.as_str(), Some(*row), why.clone())),
                 (None, _) if inner || !name.contains('/') => {

@@ -1,8 +1,9 @@
 //! Reading the first rows of files for what their schemas leave open.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::ArrayRef;
 use indexmap::IndexMap;
 
 use super::field_of;
@@ -10,7 +11,7 @@ use super::merge::Merge;
 use crate::error::{Error, Result};
 use crate::source::faults::is_of_data;
 use crate::source::file::InputFile;
-use crate::source::ingest::{LeafSpec, Seen, look};
+use crate::source::ingest::{LeafSpec, Seen, by_name, look};
 
 /// A leaf that a file's schema leaves open: its column and leaf, and what the schema says.
 struct Open {
@@ -77,10 +78,11 @@ fn look_at_file(
                     break;
                 }
             };
+            let arrays = by_name(&batch);
             let mut left = Vec::new();
             for mut one in open {
                 let merge = &mut columns[one.column];
-                let stays = look_at_batch(merge, &mut one, files, at, &batch, row)
+                let stays = look_at_batch(merge, &mut one, files, at, &arrays, row)
                     .map_err(|e| e.row_group(g).file(file.name.clone()))?;
                 if stays {
                     left.push(one);
@@ -103,12 +105,12 @@ fn look_at_batch(
     open: &mut Open,
     files: &[Arc<InputFile>],
     at: usize,
-    batch: &RecordBatch,
+    arrays: &HashMap<&str, &ArrayRef>,
     row: u64,
 ) -> Result<bool> {
     let field = field_of(&files[at], &merge.source)?;
-    let array = batch
-        .column_by_name(&merge.source)
+    let array = arrays
+        .get(merge.source.as_str())
         .ok_or_else(|| Error::internal(format!("column {:?} was not read", merge.source)))?;
     let seen = match look(&mut open.spec, field, array, row) {
         Err(e) if merge.is_infos() => {

@@ -369,10 +369,11 @@ impl Merge {
     fn finish_infos(mut self, files: &[Arc<InputFile>], out: &mut Unified) {
         let names: Vec<String> =
             self.leaves.iter().map(|l| l.spec.name.clone()).chain(self.odd_infos.keys().cloned()).collect();
+        let outer = column::outer_names(names.iter().map(String::as_str));
         let mut leaves = Vec::with_capacity(self.leaves.len());
         for leaf in std::mem::take(&mut self.leaves) {
             let name = leaf.spec.name.clone();
-            let inner = names.iter().any(|n| n.strip_prefix(&name).is_some_and(|rest| rest.starts_with('/')));
+            let inner = outer.contains(name.as_str());
             let why = match (self.odd_infos.shift_remove(&name), leaf.spec.ty()) {
                 (Some(why), _) => why,
                 (None, _) if inner => "found numbers in some files and a struct in others".to_owned(),

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::RecordBatch;
 use arrow::buffer::NullBuffer;
 
 use crate::column::{ACTIONS, NEXT_OBS, OBS, REWARDS, rebase, root};
@@ -52,15 +52,6 @@ pub(super) fn split_leaves(unified: &Unified) -> Result<(Vec<Leaf>, Vec<Leaf>)> 
         return Err(Error::usage("`new_obs` has leaves that `obs` has not").column(NEXT_OBS));
     }
     Ok((steps, next))
-}
-
-/// The columns of a batch, the first one of each name.
-pub(super) fn by_name(batch: &RecordBatch) -> HashMap<&str, &ArrayRef> {
-    let mut out = HashMap::with_capacity(batch.num_columns());
-    for (field, array) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        out.entry(field.name().as_str()).or_insert(array);
-    }
-    out
 }
 
 /// Refuses a recorded next observation that does not fit its observation.
@@ -126,7 +117,7 @@ impl Shape {
             places.entry(name).or_default().push(i);
         }
         let at = |name: &str| places.get(name).cloned().unwrap_or_default();
-        let arrays = by_name(batch);
+        let arrays = ingest::by_name(batch);
         for column in
             self.unified.columns.iter().filter(|c| c.leaves.iter().any(|(l, _)| places.contains_key(&*l.name)))
         {
