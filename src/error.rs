@@ -7,6 +7,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -119,14 +120,20 @@ struct Inner {
 }
 
 /// An error: what was found and expected, where, and what to do about it.
+///
+/// A clone shares it, so that each of many rows can have the error of what broke them all.
 #[derive(Debug, Clone)]
-pub struct Error(Box<Inner>);
+pub struct Error(Arc<Inner>);
 
 impl Error {
+    fn inner(&mut self) -> &mut Inner {
+        Arc::make_mut(&mut self.0)
+    }
+
     /// An error of the given kind. `what` is a sentence without a final stop: what was found, what was expected.
     #[must_use]
     pub fn new(kind: Kind, what: impl Into<String>) -> Self {
-        Self(Box::new(Inner { kind, what: what.into(), place: Place::default(), hint: None, io_kind: None }))
+        Self(Arc::new(Inner { kind, what: what.into(), place: Place::default(), hint: None, io_kind: None }))
     }
 
     /// The data failed a check.
@@ -173,21 +180,21 @@ impl Error {
     /// Adds what the operating system said, for callers that have errors of such kinds themselves.
     #[must_use]
     pub fn io_kind_of(mut self, kind: io::ErrorKind) -> Self {
-        self.0.io_kind.get_or_insert(kind);
+        self.inner().io_kind.get_or_insert(kind);
         self
     }
 
     /// Adds the remedy.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.0.hint.get_or_insert_with(|| hint.into());
+        self.inner().hint.get_or_insert_with(|| hint.into());
         self
     }
 
     /// Adds a whole place; what is known already stays.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
-        let own = &mut self.0.place;
+        let own = &mut self.inner().place;
         own.file = own.file.take().or(place.file);
         own.row_group = own.row_group.or(place.row_group);
         own.row = own.row.or(place.row);
@@ -202,56 +209,56 @@ impl Error {
     /// Adds the file.
     #[must_use]
     pub fn file(mut self, file: impl Into<String>) -> Self {
-        self.0.place.file.get_or_insert_with(|| file.into());
+        self.inner().place.file.get_or_insert_with(|| file.into());
         self
     }
 
     /// Adds the row group.
     #[must_use]
     pub fn row_group(mut self, n: usize) -> Self {
-        self.0.place.row_group.get_or_insert(n);
+        self.inner().place.row_group.get_or_insert(n);
         self
     }
 
     /// Adds the row inside the file.
     #[must_use]
     pub fn row(mut self, n: u64) -> Self {
-        self.0.place.row.get_or_insert(n);
+        self.inner().place.row.get_or_insert(n);
         self
     }
 
     /// Adds the episode id.
     #[must_use]
     pub fn episode(mut self, id: impl Into<String>) -> Self {
-        self.0.place.episode.get_or_insert_with(|| id.into());
+        self.inner().place.episode.get_or_insert_with(|| id.into());
         self
     }
 
     /// Adds the time step.
     #[must_use]
     pub fn t(mut self, t: i64) -> Self {
-        self.0.place.t.get_or_insert(t);
+        self.inner().place.t.get_or_insert(t);
         self
     }
 
     /// Adds the column.
     #[must_use]
     pub fn column(mut self, name: impl Into<String>) -> Self {
-        self.0.place.column.get_or_insert_with(|| name.into());
+        self.inner().place.column.get_or_insert_with(|| name.into());
         self
     }
 
     /// Adds the connector's index in the pipeline and its name.
     #[must_use]
     pub fn connector(mut self, index: usize, name: impl Into<String>) -> Self {
-        self.0.place.connector.get_or_insert_with(|| (index, name.into()));
+        self.inner().place.connector.get_or_insert_with(|| (index, name.into()));
         self
     }
 
     /// Adds the key path inside the job.
     #[must_use]
     pub fn job_key(mut self, key: impl Into<String>) -> Self {
-        self.0.place.job_key.get_or_insert_with(|| key.into());
+        self.inner().place.job_key.get_or_insert_with(|| key.into());
         self
     }
 
@@ -259,7 +266,7 @@ impl Error {
     #[must_use]
     pub fn under_job_key(mut self, key: &str) -> Self {
         const ROOTS: [&str; 6] = ["version", "input", "rl_module", "multi_agent", "learner", "output"];
-        if let Some(own) = &mut self.0.place.job_key
+        if let Some(own) = &mut self.inner().place.job_key
             && !ROOTS.contains(&own.split(['.', '[']).next().unwrap_or_default())
         {
             *own = format!("{key}.{own}");
