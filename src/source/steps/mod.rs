@@ -1,6 +1,7 @@
 //! Layouts with one row a step: `steps` and `rllib-columns`.
 
 mod assembly;
+mod reading;
 mod shape;
 mod tolerant;
 
@@ -8,27 +9,26 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use self::assembly::Assembly;
+use self::reading::Reading;
 use self::shape::{Shape, check_next, split_leaves};
 use super::agents;
 use super::blocks::{Block, BlockData, BlockRows, Blocks};
 use super::faults::{self, is_of_data};
-use super::file::InputFile;
 use super::index::{self, Entry, Index, Rare, Span};
-use super::ingest;
 use super::modules::{self, Own, Sight};
 use super::prints::PrintTable;
 use super::resolve::{self, Resolved};
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::Who;
 use super::scan::{self, Presence, ScanColumns, Scanned};
-use super::schema::{Unified, UnifiedColumn};
+use super::schema::Unified;
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, root};
 use crate::episode::{EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
 use crate::error::{Error, Result};
 use crate::job::{Duplicates, Unfinished};
 use crate::progress::Progress;
-use crate::tensor::{DType, Tensor, TensorType};
+use crate::tensor::{DType, TensorType};
 
 /// Recordings with one row a step.
 #[derive(Debug)]
@@ -98,46 +98,17 @@ impl StepsSource {
         if self.tolerant {
             return Ok(Box::new(tolerant::blocks(self, group, layout, flags)));
         }
-        let file = Arc::clone(&self.rows.files()[group.file]);
-        let shape = Arc::clone(&self.shape);
-        let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
-        let leaves = shape.leaves(layout);
-        let row_bytes: usize = leaves.iter().map(|(_, ty)| ty.row_bytes()).sum();
-        let batch_rows = (block_bytes / row_bytes.max(1)).clamp(1, 65_536);
-        let mut wanted = shape.unified.sources(&file);
-        let flag_names: Vec<(&str, String)> =
-            [(column::TERMINATEDS, &self.scan.terminateds), (column::TRUNCATEDS, &self.scan.truncateds)]
-                .into_iter()
-                .filter_map(|(name, source)| Some((name, source.clone()?)))
-                .collect();
-        let names: HashSet<&str> = leaves.iter().map(|(name, _)| &**name).collect();
-        let read = |c: &&UnifiedColumn| c.leaves.iter().any(|(leaf, _)| names.contains(leaf.name.as_str()));
-        let sources: HashSet<&str> = shape.unified.columns.iter().filter(read).map(|c| c.source.as_str()).collect();
-        let tensor_source = |s: &String| sources.contains(s.as_str());
-        wanted.retain(|s| tensor_source(s) || (flags && flag_names.iter().any(|(_, f)| f == s)));
-        let batches = file.read(group.row_group, &wanted, batch_rows).map_err(|e| place(&file, e))?;
+        let reading = Reading::new(self, group, layout, flags);
+        let batches = reading.batches(reading.batch_rows(block_bytes)).map_err(|e| reading.place(e))?;
         let mut row = group.first_row;
-        let first_in_file = file.row_groups[group.row_group].first_row;
         let iter = batches.map(move |batch| {
-            let batch = batch.map_err(|e| place(&file, e))?;
-            let in_file = first_in_file + (row - group.first_row);
-            let (mut columns, nulls) = shape.decode(&leaves, &file, &batch, in_file).map_err(|e| place(&file, e))?;
-            if flags {
-                for (name, source) in &flag_names {
-                    if let Some(array) = batch.column_by_name(source) {
-                        let values = ingest::flags(array, in_file).map_err(|e| place(&file, e.column(*name)))?;
-                        columns.set(*name, Tensor::from_bools(values.iter().map(|v| v.unwrap_or(false))));
-                    }
-                }
-            }
-            let rows = batch.num_rows() as u64;
+            let decoded = batch.and_then(|batch| Ok((batch.num_rows(), reading.decode(&batch, reading.in_file(row))?)));
+            let (rows, (columns, nulls)) = decoded.map_err(|e| reading.place(e))?;
+            let end = row + rows as u64;
             let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
-            let block = Block {
-                rows: BlockRows::All(row..row + rows),
-                bytes,
-                data: BlockData::Steps { columns, nulls, bad: Vec::new() },
-            };
-            row += rows;
+            let data = BlockData::Steps { columns, nulls, bad: Vec::new() };
+            let block = Block { rows: BlockRows::All(row..end), bytes, data };
+            row = end;
             Ok(block)
         });
         Ok(Box::new(iter))

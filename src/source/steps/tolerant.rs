@@ -6,19 +6,17 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use super::StepsSource;
-use super::shape::{Leaf, Shape};
-use crate::column;
+use super::reading::Reading;
+use super::shape::Leaf;
 use crate::episode::{Columns, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::source::blocks::{Block, BlockData, BlockRows, LeafNulls, nulls_of};
 use crate::source::faults::{bad_rows, is_of_data};
-use crate::source::file::InputFile;
 use crate::source::index::{Index, Span};
-use crate::source::ingest;
 use crate::source::rows::RowGroupRef;
 use crate::source::runs::Run;
 use crate::source::scan::Scanned;
-use crate::tensor::{Tensor, TensorBuilder};
+use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// Decoded bytes of a block. A constant: where a damaged row group breaks off must not depend on the memory that a run has.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -108,23 +106,9 @@ pub(super) fn blocks(
     layout: &EpisodeLayout,
     flags: bool,
 ) -> impl Iterator<Item = Result<Block>> + Send + use<> {
-    let file = Arc::clone(&source.rows.files()[group.file]);
-    let shape = Arc::clone(&source.shape);
-    let leaves = shape.leaves(layout);
-    // Of all columns, whichever of them are read: every pass must break off at the same row.
-    let row_bytes: usize = shape.steps.iter().chain(&shape.next).map(|(_, ty)| ty.row_bytes()).sum();
-    let batch_rows = (BLOCK_BYTES / row_bytes.max(1)).clamp(1, 65_536);
-    let flag_names: Vec<(&'static str, String)> =
-        [(column::TERMINATEDS, &source.scan.terminateds), (column::TRUNCATEDS, &source.scan.truncateds)]
-            .into_iter()
-            .filter_map(|(name, source)| Some((name, source.clone().filter(|_| flags)?)))
-            .collect();
-    let mut wanted = shape.unified.sources(&file);
-    let tensors = shape.unified.columns.iter().filter(|c| !c.leaves.is_empty());
-    let tensors: HashSet<&str> = tensors.map(|c| c.source.as_str()).collect();
-    wanted.retain(|s| tensors.contains(s.as_str()) || flag_names.iter().any(|(_, f)| f == s));
-    let mut batches = Some(file.read(group.row_group, &wanted, batch_rows));
-    let first_in_file = file.row_groups[group.row_group].first_row;
+    let reading = Reading::new(source, group, layout, flags);
+    let batch_rows = reading.batch_rows(BLOCK_BYTES);
+    let mut batches = Some(reading.batches(batch_rows));
     let mut row = group.first_row;
     let mut broken: Option<Error> = None;
     std::iter::from_fn(move || {
@@ -139,37 +123,28 @@ pub(super) fn blocks(
         };
         let decoded = match batch {
             Some(Ok(batch)) => {
-                let in_file = first_in_file + (row - group.first_row);
-                what_can_be(&shape, &leaves, &file, &batch, in_file, &flag_names)
-                    .map(|(columns, nulls, bad)| (batch.num_rows(), columns, nulls, bad))
+                what_can_be(&reading, &batch, reading.in_file(row)).map(|decoded| (batch.num_rows(), decoded))
             }
             Some(Err(e)) if !is_of_data(&e) => Err(e),
             other => {
                 // Damaged from here on: zeros, block by block, all of them bad.
                 batches = None;
                 if let Some(Err(e)) = other {
-                    broken.get_or_insert(e);
+                    broken.get_or_insert(reading.place(e));
                 }
-                let error = broken.clone().unwrap_or_else(|| Error::internal("a row group ended early"));
+                let error =
+                    broken.get_or_insert_with(|| reading.place(Error::internal("a row group ended early"))).clone();
                 let rows = usize::try_from(left).unwrap_or(usize::MAX).min(batch_rows);
-                let columns = leaves.iter().map(|(n, ty)| (Arc::clone(n), Tensor::zeros(ty.clone(), rows)));
-                let mut columns: Columns = columns.collect();
-                for (name, _) in &flag_names {
-                    columns.set(*name, Tensor::from_bools(vec![false; rows]));
-                }
-                Ok((rows, columns, Vec::new(), (0..rows).map(|i| (i, error.clone())).collect()))
+                let columns = columns_of(&reading).map(|(name, ty)| (name, Tensor::zeros(ty, rows))).collect();
+                // The rows share the error.
+                Ok((rows, (columns, Vec::new(), vec![error; rows].into_iter().enumerate().collect())))
             }
         };
-        let place = |e: Error| e.file(file.name.clone()).row_group(group.row_group);
-        Some(decoded.map_err(place).map(|(rows, columns, nulls, bad)| {
+        Some(decoded.map_err(|e| reading.place(e)).map(|(rows, (columns, nulls, bad))| {
             let bytes = columns.iter().map(|(_, t)| t.bytes().len()).sum();
-            let bad = bad.into_iter().map(|(i, e)| (i, place(e))).collect();
-            let block = Block {
-                rows: BlockRows::All(row..row + rows as u64),
-                bytes,
-                data: BlockData::Steps { columns, nulls, bad },
-            };
-            row += rows as u64;
+            let end = row + rows as u64;
+            let block = Block { rows: BlockRows::All(row..end), bytes, data: BlockData::Steps { columns, nulls, bad } };
+            row = end;
             block
         }))
     })
@@ -177,45 +152,32 @@ pub(super) fn blocks(
 
 type Decoded = (Columns, Vec<LeafNulls>, Vec<(usize, Error)>);
 
+/// The columns of the blocks, flags behind the others.
+fn columns_of(reading: &Reading) -> impl Iterator<Item = Leaf> {
+    let flag = TensorType::new(DType::Bool, []);
+    let flags = reading.flags.iter().map(move |(name, _)| (Arc::from(*name), flag.clone()));
+    reading.leaves.iter().cloned().chain(flags)
+}
+
 /// A batch's columns. Rows that cannot be decoded are zeros.
-fn what_can_be(
-    shape: &Shape,
-    leaves: &[Leaf],
-    file: &InputFile,
-    batch: &RecordBatch,
-    row_in_file: u64,
-    flags: &[(&'static str, String)],
-) -> Result<Decoded> {
+fn what_can_be(reading: &Reading, batch: &RecordBatch, row_in_file: u64) -> Result<Decoded> {
     let rows = batch.num_rows();
-    let decode = |start: usize, len: usize| {
-        let (batch, row) = (batch.slice(start, len), row_in_file + start as u64);
-        let (mut columns, nulls) = shape.decode(leaves, file, &batch, row)?;
-        for (name, source) in flags {
-            if let Some(array) = batch.column_by_name(source) {
-                let values = ingest::flags(array, row).map_err(|e| e.column(*name))?;
-                columns.set(*name, Tensor::from_bools(values.iter().map(|v| v.unwrap_or(false))));
-            }
-        }
-        Ok((columns, nulls))
-    };
-    let (good, bad) = bad_rows(rows, decode)?;
-    let bad = bad.into_iter().map(|(i, e)| (i, e.row(row_in_file + i as u64))).collect();
-    if let [(0, (columns, nulls))] = good.as_slice()
+    let decode = |start: usize, len: usize| reading.decode(&batch.slice(start, len), row_in_file + start as u64);
+    let (mut good, bad) = bad_rows(rows, decode)?;
+    let bad = bad.into_iter().map(|(i, e)| (i, reading.place(e.row(row_in_file + i as u64)))).collect();
+    if let (1, Some((0, (columns, _)))) = (good.len(), good.first())
         && columns.iter().all(|(_, t)| t.rows() == rows)
+        && let Some((_, (columns, nulls))) = good.pop()
     {
-        return Ok((columns.clone(), nulls.clone(), bad));
+        return Ok((columns, nulls, bad));
     }
     // Put together around the bad rows, by position: a leaf may stand there in several types.
     let mut nulls: Vec<LeafNulls> = Vec::new();
-    let flag_type = Tensor::from_bools([]).ty().clone();
-    let names = leaves.iter().map(|(n, ty)| (Arc::clone(n), ty.clone()));
-    let names = names.chain(flags.iter().map(|(n, _)| (Arc::from(*n), flag_type.clone())));
-    let columns = names.enumerate().map(|(at, (name, ty))| {
+    let columns = columns_of(reading).enumerate().map(|(at, (name, ty))| {
         let mut out = TensorBuilder::with_capacity(ty, rows);
         let mut valid = vec![true; rows];
         for (start, (part, part_nulls)) in &good {
-            // Flags that the file lacks are in no part.
-            let Some((_, tensor)) = part.iter().nth(at) else { continue };
+            let tensor = part.at(at);
             out.extend_zeros(start - out.rows());
             out.extend(tensor, 0, tensor.rows());
             if let Some(nulls) = nulls_of(part_nulls, at) {
