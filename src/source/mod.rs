@@ -21,6 +21,7 @@ pub mod msgpack;
 pub mod ndarray;
 pub mod packed;
 pub mod pickle;
+mod presence;
 mod prints;
 pub mod recognise;
 pub mod resolve;

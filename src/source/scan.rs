@@ -1,6 +1,6 @@
 //! First pass over step rows: reads ids, times and flags, and nothing else.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
@@ -11,6 +11,7 @@ use super::faults::{bad_rows, is_of_data};
 use super::file::InputFile;
 use super::index::{Entry, Span};
 use super::ingest::{self, Ids, LeafSpec};
+use super::presence::Presence;
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::{Done, Runs, ScanRow, Who};
 use crate::column;
@@ -79,26 +80,21 @@ pub(super) struct Scanned {
     /// For each of the runs' episodes, the extra outputs (by position) that are null in one of its rows, and those
     /// that are not null in one of its rows. The leaves of infos are numbered behind the extra outputs.
     pub extras: Vec<Presence>,
+    /// Bytes behind those.
+    presence_bytes: usize,
     /// Leaves of infos that cannot be read, by position: the first row, and why.
     pub odd_infos: BTreeMap<usize, (u64, Error)>,
     /// Where malformed episodes are left out: rows that cannot be understood, whose they are as far as that can be told.
-    pub bad: Vec<(Option<Who>, u64, Error)>,
+    pub bad: Vec<(Option<Who>, Span, Error)>,
     /// The same: row groups that cannot be read.
     pub lost: Vec<(RowGroupRef, Error)>,
 }
 
-/// Which extra outputs and infos an episode's rows have.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Presence {
-    /// Null somewhere.
-    pub null: BTreeSet<usize>,
-    /// Not null somewhere. What was not read because it has no null at all counts too, but is not listed.
-    pub valid: BTreeSet<usize>,
-}
-
 impl Scanned {
     fn append(&mut self, other: Self, timed: bool, seam: bool) -> Result<()> {
-        self.bad.extend(other.bad);
+        for (who, rows, error) in other.bad {
+            self.put_aside(who, rows, error);
+        }
         self.lost.extend(other.lost);
         self.runs.append(&other.runs, timed, seam)?;
         for (leaf, odd) in other.odd_infos {
@@ -106,17 +102,29 @@ impl Scanned {
         }
         for (who, presence) in other.runs.ids.iter().zip(other.extras) {
             let n = self.runs.number(who)?;
-            let own = self.presence(n);
-            own.null.extend(presence.null);
-            own.valid.extend(presence.valid);
+            self.presence_bytes += self.presence(n).extend(&presence);
         }
         Ok(())
     }
 
+    /// Puts rows that cannot be understood aside. Of an episode, the first error is the one that is told: rows that follow
+    /// one another need no more.
+    fn put_aside(&mut self, who: Option<Who>, rows: Span, error: Error) {
+        if let (Some(new), Some((Some(own), before, _))) = (&who, self.bad.last_mut())
+            && new == own
+            && let Some(joined) = before.joined_consecutive(rows)
+        {
+            *before = joined;
+            return;
+        }
+        self.bad.push((who, rows, error));
+    }
+
     /// Bytes in memory, now and as an index beside it.
     fn bytes(&self) -> usize {
-        let nodes: usize = if self.extras.is_empty() { 0 } else { self.extras.len() * 128 };
-        self.runs.bytes() + nodes + self.runs.runs.len() * INDEXED + self.runs.ids.len() * size_of::<Entry>()
+        let presence = self.extras.len() * size_of::<Presence>() + self.presence_bytes;
+        let index = self.runs.runs.len() * INDEXED + self.runs.ids.len() * size_of::<Entry>();
+        self.runs.bytes() + presence + index + self.bad.len() * PUT_ASIDE
     }
 
     fn presence(&mut self, episode: u32) -> &mut Presence {
@@ -130,6 +138,9 @@ impl Scanned {
 
 /// Bytes that a run still takes when it has become a part of the index.
 const INDEXED: usize = size_of::<Span>();
+
+/// Bytes of rows that are put aside, with the texts of their error, once here and once as a fault of the index.
+const PUT_ASIDE: usize = 768;
 
 /// The runs of all rows, row groups in parallel.
 ///
@@ -163,7 +174,11 @@ pub(super) fn scan(
 fn too_many(all: &Scanned, bytes: usize, read: u64, rows: u64) -> Error {
     let (runs, episodes) = (all.runs.runs.len(), all.runs.ids.len());
     let whole = bytes as f64 * (rows as f64 / read.max(1) as f64) * 1.25 / f64::from(1 << 20);
-    let hint = "where episodes are mixed row by row, rows with `t` in turns that stay the same need the least";
+    let hint = if all.bad.len() * PUT_ASIDE > bytes / 2 {
+        "most of it are rows that cannot be understood, each with its reason: mend them before"
+    } else {
+        "where episodes are mixed row by row, rows with `t` in turns that stay the same need the least"
+    };
     Error::environment(format!(
         "the index of {read} of {rows} rows ({episodes} episodes in {runs} runs) takes {} MiB, more than the memory limit leaves it",
         bytes >> 20
@@ -207,7 +222,7 @@ fn scan_group(
             scan.look_at_infos(file, &batch, row_in_file, columns, &mut |leaf, e| {
                 out.odd_infos.entry(leaf).or_insert_with(|| (row, place(e)));
             });
-            scan.rows(row, false, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
+            scan.rows(row, None, &mut out).map_err(|(at, e)| rows.locate(row + at as u64, e))?;
         }
         row += batch.num_rows() as u64;
         // Of a slice, its own rows.
@@ -235,18 +250,14 @@ fn scan_what_can_be(
         let only_ids = ScanColumns { eps_id: columns.eps_id.clone(), ..ScanColumns::default() };
         let who = Batch::new(&batch.slice(at, 1), row_in_file + at as u64, &only_ids).ok().map(|b| b.who(0));
         let global = row + at as u64;
-        out.bad.push((who, global, map.locate(global, error)));
+        out.put_aside(who, Span::one(global), map.locate(global, error));
     }
     for (start, mut part) in good {
-        let before = out.bad.len();
         let (slice, in_file) = (batch.slice(start, part.len), row_in_file + start as u64);
         part.look_at_infos(file, &slice, in_file, columns, &mut |leaf, e| {
             out.odd_infos.entry(leaf).or_insert_with(|| (row + start as u64, e.file(file.name.clone())));
         });
-        part.rows(row + start as u64, true, out).map_err(|(_, e)| e)?;
-        for (_, global, error) in &mut out.bad[before..] {
-            *error = map.locate(*global, error.clone());
-        }
+        part.rows(row + start as u64, Some(map), out).map_err(|(_, e)| e)?;
     }
     Ok(())
 }
@@ -331,8 +342,8 @@ impl Batch {
         }
     }
 
-    /// Adds the rows. Where `tolerant`, one that lacks its time or a flag is put aside.
-    fn rows(&self, first_row: u64, tolerant: bool, out: &mut Scanned) -> Result<(), (usize, Error)> {
+    /// Adds the rows. With a map to tell where it is, one that lacks its time or a flag is put aside.
+    fn rows(&self, first_row: u64, tolerant: Option<&RowMap>, out: &mut Scanned) -> Result<(), (usize, Error)> {
         // Whose row it is changes rarely; asking for it by id only then keeps strings out of the loop.
         let mut current: Option<(usize, u32)> = None; // (row whose id it is, number)
         let null = |nulls: &Option<NullBuffer>, i: usize| nulls.as_ref().is_some_and(|n| n.is_null(i));
@@ -347,18 +358,20 @@ impl Batch {
             let hanging = tail && self.agents.is_some() && null(&self.obs_nulls, i);
             let row = match self.row(first_row, i, tail, hanging) {
                 Ok(row) => row,
-                Err((_, error)) if tolerant => {
-                    out.bad.push((Some(self.who(i)), first_row + i as u64, error));
+                Err((at, error)) => {
+                    let Some(map) = tolerant else { return Err((at, error)) };
+                    let row = first_row + i as u64;
+                    out.put_aside(Some(self.who(i)), Span::one(row), map.locate(row, error));
                     continue;
                 }
-                Err(e) => return Err(e),
             };
-            if (self.agents.is_some() || self.has_infos) && !tail {
+            if (self.agents.is_some() || self.has_infos) && !tail && !self.extras.is_empty() {
+                let (presence, mut grown) = (out.presence(episode), 0);
                 for (extra, nulls) in &self.extras {
-                    let presence = out.presence(episode);
                     let seen = if null(nulls, i) { &mut presence.null } else { &mut presence.valid };
-                    seen.insert(*extra);
+                    grown += seen.insert(*extra);
                 }
+                out.presence_bytes += grown;
             }
             out.runs.push_row(episode, row);
         }

@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Int64Array, RecordBatch};
 use serde_json::Value;
 
 use crate::cli::{gristmill, stderr};
@@ -61,6 +62,37 @@ fn an_episode_larger_than_the_limit_is_refused_before_it_is_read() {
     let enough = told.split("--memory-limit ").nth(1).unwrap().split(' ').next().unwrap();
     let output = work.convert_job("[output]\nrows_per_shard = 1000\n", &["--memory-limit", enough]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+}
+
+/// Rows that are put aside take memory as well: those of one episode that follow one another as good as none.
+#[test]
+fn rows_that_are_put_aside_count() {
+    let rows = 50_000;
+    let recording = |id_of: fn(i64) -> i64| {
+        let (all, n) = (one_episode(rows, 2), i64::try_from(rows).unwrap());
+        batch(vec![
+            ("eps_id", i64s(&(0..n).map(|i| if i < 10 { 9 } else { id_of(i) }).collect::<Vec<_>>())),
+            ("t", Arc::new(Int64Array::from_iter((0..n).map(|i| (i < 10).then_some(i))))),
+            ("obs", Arc::clone(all.column(2))),
+            ("actions", Arc::clone(all.column(3))),
+            ("rewards", Arc::clone(all.column(4))),
+            ("terminateds", Arc::clone(all.column(5))),
+        ])
+    };
+    let (job, small) = ("[input]\non_bad_episode = 'skip'\n", ["--memory-limit", "64MiB"]);
+    let work = Work::of_batches(&[recording(|_| 0)]);
+    let manifest = work.manifest_of(&work.convert_job(job, &small));
+    let counts = &manifest["counts"];
+    assert_eq!(
+        (&counts["bad_episodes"], &counts["bad_steps"], &counts["steps_in"]),
+        (&1.into(), &49_990.into(), &rows.into())
+    );
+    contains(&manifest["problems"].to_string(), &["row 10"]);
+    let work = Work::of_batches(&[recording(|i| i % 2)]);
+    let told = work.refused(3, &work.convert_job(job, &small));
+    contains(&told, &["more than the memory limit leaves it", "rows that cannot be understood"]);
+    let manifest = work.manifest_of(&work.convert_job(job, &["--memory-limit", "1GiB"]));
+    assert_eq!(manifest["counts"]["bad_steps"], 49_990);
 }
 
 #[test]

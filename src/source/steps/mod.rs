@@ -16,11 +16,12 @@ use super::blocks::{Block, BlockData, BlockRows, Blocks};
 use super::faults::{self, is_of_data};
 use super::index::{self, Entry, Index, Rare, Span};
 use super::modules::{self, Own, Sight};
+use super::presence::Presence;
 use super::prints::PrintTable;
 use super::resolve::{self, Resolved};
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::Who;
-use super::scan::{self, Presence, ScanColumns, Scanned};
+use super::scan::{self, ScanColumns, Scanned};
 use super::schema::Unified;
 use super::{BlockIter, IndexOptions, Noticed, Source};
 use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, root};
@@ -202,8 +203,7 @@ impl StepsSource {
                 presence.push(Presence::default());
             }
             if let Some(seen) = scanned.extras.get(e) {
-                presence[at].null.extend(&seen.null);
-                presence[at].valid.extend(&seen.valid);
+                presence[at].extend(seen);
             }
             out.push(u32::try_from(at).map_err(|_| Error::usage("found more modules than there can be"))?);
         }
@@ -316,8 +316,8 @@ impl StepsSource {
     fn unseen_infos(&self, scanned: &Scanned, presence: &[Presence]) -> Vec<String> {
         let infos = self.scan.infos.iter().zip(self.scan.extras.len()..);
         let unseen = infos.filter(|(_, at)| {
-            let null = presence.iter().any(|seen| seen.null.contains(at));
-            let valid = presence.iter().any(|seen| seen.valid.contains(at));
+            let null = presence.iter().any(|seen| seen.null.contains(*at));
+            let valid = presence.iter().any(|seen| seen.valid.contains(*at));
             null && !valid && !scanned.odd_infos.contains_key(at)
         });
         let note = |name: &str| format!("`{name}` is left out of the infos: no step has it");
@@ -327,11 +327,10 @@ impl StepsSource {
     /// The columns of a module, in its types: without the extra outputs and infos that are null in all of its rows, and
     /// without what its first step lacks; with a mask for infos that some of its steps lack.
     fn layout_of(&self, seen: &Presence, own: Option<&Own>, all: &EpisodeLayout) -> EpisodeLayout {
-        let lacks = |at: usize| seen.null.contains(&at) && !seen.valid.contains(&at);
         let extras: HashMap<&str, usize> = self.scan.extras.iter().enumerate().map(|(i, e)| (e.as_str(), i)).collect();
         let columns = self.shape.unified.columns.iter();
         let missing: HashSet<&str> = columns
-            .filter(|c| extras.get(c.source.as_str()).is_some_and(|&at| lacks(at)))
+            .filter(|c| extras.get(c.source.as_str()).is_some_and(|&at| seen.lacks(at)))
             .flat_map(|c| c.leaves.iter().map(|(leaf, _)| leaf.name.as_str()))
             .collect();
         let infos = self.scan.infos.iter().zip(self.scan.extras.len()..);
@@ -340,10 +339,10 @@ impl StepsSource {
         let mut steps = Vec::with_capacity(all.steps.len());
         for (name, ty) in &all.steps {
             match info(name) {
-                Some(at) if lacks(at) => {}
+                Some(at) if seen.lacks(at) => {}
                 Some(at) => {
                     steps.push((Arc::clone(name), ty.clone()));
-                    if seen.null.contains(&at) {
+                    if seen.null.contains(at) {
                         steps.push((
                             Arc::clone(&self.masks[at - self.scan.extras.len()]),
                             TensorType::new(DType::Bool, []),

@@ -34,21 +34,20 @@ pub(super) fn whole_id(index: &mut Index, id: &EpisodeId, runs: &[Run], error: E
 pub(super) fn from_scan(source: &StepsSource, scanned: &mut Scanned, offsets: &[usize], index: &mut Index) {
     let mut bad = std::mem::take(&mut scanned.bad);
     let lost = std::mem::take(&mut scanned.lost);
-    bad.sort_by_key(|(_, row, _)| *row);
+    bad.sort_by_key(|(_, rows, _)| rows.first());
     // Owners that have no other row are no episode of any run, and are counted here.
     let mut counted: HashSet<&EpisodeId> = scanned.runs.ids.iter().map(|who| &who.id).collect();
-    for (who, row, error) in &bad {
-        let span = Span::one(*row);
+    for (who, rows, error) in &bad {
         let Some(who) = who else {
-            index.faults.rows(span, error.clone());
+            index.faults.rows(*rows, error.clone());
             continue;
         };
-        // Such a row is in no run: it counts as a step of its episode.
+        // Such rows are in no run: they count as steps of their episode.
         let episodes = u64::from(counted.insert(&who.id));
         index.faults.episode(&who.id, error.clone());
-        index.faults.add(&who.id, [span], episodes, 1);
+        index.faults.add(&who.id, [*rows], episodes, rows.len());
         index.episodes_read += episodes;
-        index.steps_read += 1;
+        index.steps_read += rows.len();
     }
     for (episode, who) in scanned.runs.ids.iter().enumerate() {
         if offsets[episode] == offsets[episode + 1] {
