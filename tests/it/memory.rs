@@ -72,7 +72,7 @@ fn rows_that_are_put_aside_count() {
         let (all, n) = (one_episode(rows, 2), i64::try_from(rows).unwrap());
         batch(vec![
             ("eps_id", i64s(&(0..n).map(|i| if i < 10 { 9 } else { id_of(i) }).collect::<Vec<_>>())),
-            ("t", Arc::new(Int64Array::from_iter((0..n).map(|i| (i < 10).then_some(i))))),
+            ("t", Arc::new((0..n).map(|i| (i < 10).then_some(i)).collect::<Int64Array>())),
             ("obs", Arc::clone(all.column(2))),
             ("actions", Arc::clone(all.column(3))),
             ("rewards", Arc::clone(all.column(4))),

@@ -126,7 +126,7 @@ mod tests {
         let lists = (0..1000_i16).map(|i| Some((0..i % 3).map(|v| Some(f32::from(v))).collect::<Vec<_>>()));
         let columns: [(&str, ArrayRef); 4] = [
             ("t", Arc::new(Int64Array::from_iter_values(0..1000))),
-            ("who", Arc::new(StringArray::from_iter((0..1000).map(|i| (i % 7 > 0).then(|| format!("agent {i}")))))),
+            ("who", Arc::new((0..1000).map(|i| (i % 7 > 0).then(|| format!("agent {i}"))).collect::<StringArray>())),
             ("lists", Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(lists))),
             ("again", Arc::new(Float32Array::from(vec![0.5; 1000]))),
         ];
