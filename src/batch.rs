@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use crate::column;
+use crate::indexed::{Stored, Windowed};
 use crate::tensor::{Tensor, TensorType};
 use crate::window::{Spec, Windows};
 
@@ -30,10 +31,70 @@ pub enum Stage {
     Tensors,
 }
 
+/// One column of a batch.
+#[derive(Debug, Clone)]
+pub enum Column {
+    /// Every row as it is.
+    Whole(Tensor),
+    /// Windows that are not laid out; see [`crate::indexed`].
+    Windows(Windowed),
+}
+
+impl Column {
+    /// Dtype and shape of a row, laid out.
+    #[must_use]
+    pub const fn ty(&self) -> &TensorType {
+        match self {
+            Self::Whole(t) => t.ty(),
+            Self::Windows(w) => w.ty(),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Whole(t) => t.rows(),
+            Self::Windows(w) => w.index().rows(),
+        }
+    }
+
+    /// The rows, laid out.
+    #[must_use]
+    pub fn tensor(&self) -> &Tensor {
+        match self {
+            Self::Whole(t) => t,
+            Self::Windows(w) => w.whole(),
+        }
+    }
+
+    /// How it is stored, if not as it is.
+    #[must_use]
+    pub const fn stored(&self) -> Option<&Stored> {
+        match self {
+            Self::Whole(_) => None,
+            Self::Windows(w) => Some(w.stored()),
+        }
+    }
+}
+
+/// Columns are equal if their rows are.
+impl PartialEq for Column {
+    fn eq(&self, other: &Self) -> bool {
+        self.tensor() == other.tensor()
+    }
+}
+
+impl From<Tensor> for Column {
+    fn from(tensor: Tensor) -> Self {
+        Self::Whole(tensor)
+    }
+}
+
 /// The train batch of one module.
 #[derive(Debug, Clone, Default)]
 pub struct ModuleBatch {
-    columns: Vec<(String, Tensor)>,
+    columns: Vec<(String, Column)>,
     windows: Option<Arc<Windows>>,
 }
 
@@ -44,25 +105,25 @@ impl ModuleBatch {
         self.columns.iter().any(|(n, _)| column::is_under(n, root))
     }
 
-    /// The column `name`.
+    /// The rows of column `name`, laid out.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Tensor> {
-        self.columns.iter().find(|(n, _)| n == name).map(|(_, t)| t)
+        self.columns.iter().find(|(n, _)| n == name).map(|(_, column)| column.tensor())
     }
 
     /// Adds a column. The layout phase has made sure that there is none of that name.
-    pub fn push(&mut self, name: impl Into<String>, data: Tensor) {
-        self.columns.push((name.into(), data));
+    pub fn push(&mut self, name: impl Into<String>, data: impl Into<Column>) {
+        self.columns.push((name.into(), data.into()));
     }
 
     /// All columns in the order they were added.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.columns.iter().map(|(n, t)| (n.as_str(), t))
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &Column)> {
+        self.columns.iter().map(|(n, column)| (n.as_str(), column))
     }
 
     /// All columns, to be changed in place.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Tensor)> {
-        self.columns.iter_mut().map(|(n, t)| (n.as_str(), t))
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (&str, &mut Column)> {
+        self.columns.iter_mut().map(|(n, column)| (n.as_str(), column))
     }
 
     /// The steps of each row, once rows are sequences.
@@ -78,7 +139,7 @@ impl ModuleBatch {
 
     /// The columns themselves.
     #[must_use]
-    pub fn into_columns(self) -> Vec<(String, Tensor)> {
+    pub fn into_columns(self) -> Vec<(String, Column)> {
         self.columns
     }
 }
@@ -92,6 +153,16 @@ pub struct ColumnLayout {
     pub ty: TensorType,
     /// What a row stands for.
     pub rows: Rows,
+    /// How it is stored, if its windows are not laid out.
+    pub stored: Option<Stored>,
+}
+
+impl ColumnLayout {
+    /// A column whose rows are stored as they are.
+    #[must_use]
+    pub fn new(name: impl Into<String>, ty: TensorType, rows: Rows) -> Self {
+        Self { name: name.into(), ty, rows, stored: None }
+    }
 }
 
 /// What a [`ModuleBatch`] will hold, known before data is read.
@@ -114,6 +185,6 @@ impl BatchLayout {
 
     /// Adds a column.
     pub fn push(&mut self, name: impl Into<String>, ty: TensorType, rows: Rows) {
-        self.columns.push(ColumnLayout { name: name.into(), ty, rows });
+        self.columns.push(ColumnLayout::new(name, ty, rows));
     }
 }

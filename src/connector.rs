@@ -41,13 +41,15 @@ pub struct Context<'a> {
     pub obs_space: Option<&'a Space>,
     /// Number of the unit, in dataset order; what surveys file their partial results under.
     pub unit: usize,
+    /// Whether windows are stored once, and not laid out; see [`crate::indexed`].
+    pub indexed: bool,
 }
 
 impl<'a> Context<'a> {
-    /// A context without a survey and a space.
+    /// A context without a survey and a space, whose windows are laid out.
     #[must_use]
     pub const fn new(module: &'a ModuleSettings, compat: Compat) -> Self {
-        Self { module, compat, survey: None, obs_space: None, unit: 0 }
+        Self { module, compat, survey: None, obs_space: None, unit: 0, indexed: false }
     }
 }
 

@@ -50,6 +50,7 @@ pub mod diff;
 pub mod episode;
 pub mod error;
 pub mod exact;
+pub mod indexed;
 pub mod inspect;
 pub mod job;
 pub mod manifest;

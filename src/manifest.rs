@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::indexed::Axis;
 use crate::pipeline::ConnectorStatistics;
-use crate::sink::MANIFEST;
+use crate::sink::{MANIFEST, combine};
 use crate::stats::Statistics;
 
 /// Version of the manifest's and the shards' format. A change that an old reader would misread raises it.
@@ -157,8 +158,55 @@ pub struct ModuleRecord {
     pub columns: Vec<ColumnRecord>,
     /// Its shards, in the order of the rows.
     pub shards: Vec<ShardRecord>,
-    /// Digest of all its rows.
+    /// Digest of all its rows, and of its tables.
     pub digest: String,
+    /// What a trainer sees, in order, where some of it is stored as windows over tables; else the columns are it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub batch: Vec<BatchColumn>,
+    /// Steps that stand once, by the name of the table (`output.windows = "indexed"`).
+    #[serde(default, skip_serializing_if = "IndexMap::is_empty")]
+    pub tables: IndexMap<String, TableRecord>,
+}
+
+impl ModuleRecord {
+    /// Its shards: of its rows, then of its tables.
+    pub fn files(&self) -> impl Iterator<Item = &ShardRecord> {
+        self.shards.iter().chain(self.tables.values().flat_map(|t| &t.steps.shards))
+    }
+
+    /// The digest of its columns and tables, where `columns` are the columns' names and digests.
+    #[must_use]
+    pub fn combined<'a>(&'a self, columns: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+        combine(columns.chain(self.tables.iter().map(|(name, t)| (name.as_str(), t.steps.digest.as_str()))))
+    }
+}
+
+/// One column as a trainer sees it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct BatchColumn {
+    /// Its name.
+    pub name: String,
+    /// `NumPy`'s name of its dtype.
+    pub dtype: String,
+    /// Shape of one row, laid out.
+    pub shape: Vec<usize>,
+    /// The table whose column of this name its windows are over; none if it is a column of the rows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+}
+
+/// Steps that stand once. The rows' columns `<table>_offset`, `<table>_length` and `<table>_pad` say which of them a
+/// window holds and from which place on; all other places are zeros.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct TableRecord {
+    /// Places of a window.
+    pub places: usize,
+    /// The axis along which steps are laid.
+    pub axis: Axis,
+    /// Windows in a row: `[]` for one, `[T]` for one a step of a sequence.
+    pub prefix: Vec<usize>,
+    /// Columns and shards: a row is a step.
+    pub steps: ModuleRecord,
 }
 
 /// One column of a module.
@@ -302,6 +350,7 @@ mod tests {
                         ..Default::default()
                     }],
                     digest: "blake3:02".into(),
+                    ..ModuleRecord::default()
                 },
             )]),
             quarantine: vec![],

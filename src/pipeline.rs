@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
+use crate::batch::{BatchLayout, Column, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::{INFOS, OBS};
 use crate::connector::{
     Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Repairs, Room, Survey,
@@ -20,6 +20,7 @@ use crate::connectors::{
 };
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
+use crate::indexed::{BARE_STEPS, STEPS, Stored};
 use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
 use crate::source::keys::{Keys, Numbering};
 use crate::tensor::{Tensor, TensorBuilder};
@@ -33,6 +34,8 @@ pub struct Pipeline {
     numbers: Vec<Option<usize>>,
     compat: Compat,
     obs_space: Option<Space>,
+    /// Whether windows are stored once, and not laid out.
+    indexed: bool,
 }
 
 /// What the survey of a piece found out, for who has to do the same to data that come later.
@@ -102,8 +105,11 @@ impl PipelineLayout {
     /// Bytes that a step of an episode makes in the batch: more than it has itself where windows overlap.
     #[must_use]
     pub fn step_bytes(&self) -> usize {
-        let row: usize = self.columns.iter().map(|c| c.ty.row_bytes()).sum();
-        row.div_ceil(self.period())
+        let stored = self.columns.iter().filter_map(|c| c.stored.as_ref());
+        let laid_out = self.columns.iter().filter(|c| c.stored.is_none());
+        let index = |s: &Stored| s.prefix.iter().product::<usize>().saturating_mul(16);
+        let row: usize = laid_out.map(|c| c.ty.row_bytes()).chain(stored.clone().map(index)).sum();
+        row.div_ceil(self.period()) + stored.map(|s| s.step.row_bytes()).sum::<usize>()
     }
 }
 
@@ -254,7 +260,7 @@ impl Pipeline {
                 .job_key("learner.connectors")
                 .hint("leave add_default_connectors_to_learner_pipeline at its default, or name the pieces"));
         }
-        Ok(Self { pieces, numbers, compat: learner.compat, obs_space: None })
+        Ok(Self { pieces, numbers, compat: learner.compat, obs_space: None, indexed: false })
     }
 
     /// Tells the pieces the space of the recorded observations.
@@ -264,9 +270,16 @@ impl Pipeline {
         self
     }
 
+    /// The same with windows that are stored once, or laid out.
+    #[must_use]
+    pub fn with_indexed_windows(mut self, indexed: bool) -> Self {
+        self.indexed = indexed;
+        self
+    }
+
     /// What pieces may know of their surroundings.
     fn context<'a>(&'a self, module: &'a ModuleSettings) -> Context<'a> {
-        Context { obs_space: self.obs_space.as_ref(), ..Context::new(module, self.compat) }
+        Context { obs_space: self.obs_space.as_ref(), indexed: self.indexed, ..Context::new(module, self.compat) }
     }
 
     /// The pieces in order.
@@ -375,6 +388,12 @@ impl Pipeline {
         }
         if numbering == Numbering::None {
             bare_columns = 0; // all columns agree
+        }
+        // Columns whose rows are moved have an index of their own.
+        for stored in batch.columns.iter_mut().take(bare_columns).filter_map(|c| c.stored.as_mut()) {
+            if stored.table == STEPS {
+                stored.table = BARE_STEPS;
+            }
         }
         if batch.stage < Stage::Batched {
             return Err(Error::usage("the pipeline ends with lists of items, expected one array a column")
@@ -547,7 +566,10 @@ fn reorder_bare_columns(module: &ModulePlan, episodes: &EpisodeBatch, batch: &mu
         out.finish()
     };
     for (_, column) in batch.iter_mut().take(module.layout.bare_columns) {
-        *column = permuted(column);
+        *column = match column {
+            Column::Whole(tensor) => permuted(tensor).into(),
+            Column::Windows(windows) => Column::Windows(windows.with_index(permuted)),
+        };
     }
 }
 
@@ -565,9 +587,18 @@ const fn row_word(rows: Rows) -> &'static str {
 pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()> {
     let rows = batch.iter().next().map_or(0, |(_, t)| t.rows());
     let mut want = layout.columns.iter();
+    // The table's name may be another one: see `Pipeline::layout`.
+    let same = |a: Option<&Stored>, b: Option<&Stored>| match (a, b) {
+        (Some(a), Some(b)) => a.step == b.step && a.row() == b.row() && a.prefix == b.prefix && a.axis == b.axis,
+        (a, b) => a.is_none() && b.is_none(),
+    };
     for (name, tensor) in batch.iter() {
         match want.next() {
-            Some(c) if c.name == name && c.ty == *tensor.ty() && tensor.rows() == rows => {}
+            Some(c)
+                if c.name == name
+                    && c.ty == *tensor.ty()
+                    && tensor.rows() == rows
+                    && same(c.stored.as_ref(), tensor.stored()) => {}
             other => {
                 return Err(Error::internal(format!(
                     "the batch holds `{name}` {} x {}, the layout promised {rows} x {other:?}",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import _gristmill
-from gristmill._gristmill import Column, Shard
+from gristmill._gristmill import Column, Shard, Steps
 from gristmill._numpy import Array, array
 from gristmill.batches import Batches
 from gristmill.errors import UnknownNameError, UsageError
@@ -158,10 +158,20 @@ class Module(Sequence["dict[str, Array]"]):
         cache_bytes: int,
     ) -> None:
         self.name = name
-        self.columns = {c["name"]: ColumnInfo(c["name"], c["dtype"], tuple(c["shape"])) for c in record["columns"]}
+        self._stored = {c["name"]: ColumnInfo(c["name"], c["dtype"], tuple(c["shape"])) for c in record["columns"]}
+        # Of windows that are stored once: which table each column is laid out from, and the index of each table.
+        batch = {c["name"]: c for c in record.get("batch", [])}
+        self._windows: dict[str, str] = {n: c["table"] for n, c in batch.items() if c.get("table") is not None}
+        self._index = {t: [f"{t}_{part}" for part in ("offset", "length", "pad")] for t in record.get("tables", {})}
+        index = {name for names in self._index.values() for name in names}
+        own = {n: c for n, c in self._stored.items() if n not in batch and n not in index}
+        self.columns = own | {n: ColumnInfo(n, c["dtype"], tuple(c["shape"])) for n, c in batch.items()}
         self.digest: str = record["digest"]
         self.stats: dict[str, dict[str, Any]] = {
-            c["name"]: c["statistics"] for c in record["columns"] if c.get("statistics") is not None
+            c["name"]: c["statistics"]
+            for columns in (record["columns"], *(t["steps"]["columns"] for t in record.get("tables", {}).values()))
+            for c in columns
+            if c.get("statistics") is not None and c["name"] in self.columns
         }
         self._core = core
         self._directory = directory
@@ -171,6 +181,7 @@ class Module(Sequence["dict[str, Array]"]):
         self._cache_bytes = cache_bytes
         self._lock = Lock()
         self._shards: dict[int, Shard] = {}
+        self._steps: dict[str, Steps] = {}
         self._groups: _Groups | None = None
         self._cache: OrderedDict[tuple[int, str], tuple[Column | list[str], int]] = OrderedDict()
         self._cached = 0
@@ -303,7 +314,7 @@ class Module(Sequence["dict[str, Array]"]):
             shard = self._shard(int(self._table.shard[group]))
             for name, column in zip(missing, shard.read(int(self._table.number[group]), missing), strict=True):
                 there[name] = column
-                rows, info = int(self._table.rows[group]), self.columns[name]
+                rows, info = int(self._table.rows[group]), self._stored[name]
                 mapped = not isinstance(column, list) and shard.holds(column)
                 self._keep((group, name), column, 0 if mapped else rows * info.row_bytes)
         return [there[name] for name in names]
@@ -324,6 +335,34 @@ class Module(Sequence["dict[str, Array]"]):
 
     def _span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:
         """Rows side by side."""
+        return self._laid_out(names, lambda stored: self._stored_span(stored, start, stop, copy))
+
+    def _gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
+        """Rows anywhere."""
+        return self._laid_out(names, lambda stored: self._stored_gather(stored, rows))
+
+    def _laid_out(
+        self, names: Sequence[str], read: Callable[[Sequence[str]], dict[str, Array]]
+    ) -> dict[str, Array]:
+        """Columns of some rows, windows laid out; ``read`` gives the columns that are stored."""
+        if not self._windows:
+            return read(names)
+        by_table: dict[str, list[str]] = {}
+        for name in names:
+            if name in self._windows:
+                by_table.setdefault(self._windows[name], []).append(name)
+        wanted = [name for name in names if name not in self._windows]
+        stored = read(list(dict.fromkeys(wanted + [name for table in by_table for name in self._index[table]])))
+        for table, own in by_table.items():
+            with self._lock:
+                if table not in self._steps:
+                    self._steps[table] = self._core.steps(self.name, table)
+                steps = self._steps[table]
+            index = [np.ascontiguousarray(stored[name]).tobytes() for name in self._index[table]]
+            stored.update(zip(own, map(array, steps.lay_out(own, index)), strict=True))
+        return {name: stored[name] for name in names}
+
+    def _stored_span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:
         pieces: list[list[Array]] = [[] for _ in names]
         for group, first, last in self._table.spans(start, stop):
             for out, column in zip(pieces, self._column_group(group, names), strict=True):
@@ -338,8 +377,7 @@ class Module(Sequence["dict[str, Array]"]):
                 joined[name] = np.concatenate(parts)
         return joined
 
-    def _gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
-        """Rows anywhere."""
+    def _stored_gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
         if len(rows) == 0:
             return {name: self._empty(name, 0) for name in names}
         table = self._table
@@ -349,7 +387,7 @@ class Module(Sequence["dict[str, Array]"]):
         needed, parts = np.unique(groups, return_inverse=True)
         raw = [self._raw_group(int(group), names) for group in needed]
         by_column = dict(zip(names, zip(*raw, strict=True), strict=True))
-        numbers = [name for name in names if self.columns[name].dtype != "utf8"]
+        numbers = [name for name in names if self._stored[name].dtype != "utf8"]
         place = parts.astype(np.int64).tobytes(), local.astype(np.int64).tobytes()
         gathered = dict(zip(numbers, _gristmill.gather([by_column[name] for name in numbers], *place), strict=True))
         out = {}
@@ -362,7 +400,7 @@ class Module(Sequence["dict[str, Array]"]):
         return out
 
     def _empty(self, name: str, rows: int) -> Array:
-        column = self.columns[name]
+        column = self._stored[name]
         dtype = object if column.dtype == "utf8" else column.dtype
         return np.empty((rows, *column.shape), dtype=dtype)
 

@@ -146,6 +146,11 @@ class Output:
     tensors: Literal["list", "binary"] = "list"
     """How tensors with a shape lie in the shards."""
 
+    windows: Literal["whole", "indexed"] = "whole"
+    """Whether stacked frames and sequences lie in the shards as trainers see them, or as index columns over tables
+    that hold every frame and every step once.
+    """
+
     rows_per_shard: int = 65536
     """Rows per shard: steps, or sequences when the module is stateful."""
 

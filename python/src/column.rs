@@ -30,6 +30,11 @@ impl Column {
         Self { tensor, own: false }
     }
 
+    /// A column whose memory was made for Python alone.
+    pub fn own(tensor: Tensor) -> Self {
+        Self { tensor, own: true }
+    }
+
     /// The rows.
     pub fn tensor(&self) -> &Tensor {
         &self.tensor
@@ -86,7 +91,7 @@ pub fn gather(
         columns.iter().map(|parts| gather_column(parts, &places)).collect::<Result<Vec<_>>>()
     });
     let gathered = gathered.map_err(|e| raised(py, &e))?;
-    Ok(gathered.into_iter().map(|tensor| Column { tensor, own: true }).collect())
+    Ok(gathered.into_iter().map(Column::own).collect())
 }
 
 fn numbers(bytes: &[u8]) -> impl Iterator<Item = usize> {

@@ -20,6 +20,7 @@ fn _gristmill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<job::CoreJob>()?;
     module.add_class::<shards::Dataset>()?;
     module.add_class::<shards::Shard>()?;
+    module.add_class::<shards::Steps>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<table::Values>()?;
     module.add_function(wrap_pyfunction!(column::gather, module)?)

@@ -4,14 +4,18 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatchIterator;
+use arrow::array::{RecordBatch, RecordBatchIterator};
+use arrow::buffer::MutableBuffer;
 use arrow::error::ArrowError;
 use arrow::ffi_stream::FFI_ArrowArrayStream;
-use gristmill::dataset;
+use gristmill::dataset::{self, LaidOut};
 use gristmill::error::{Error, Kind, Result};
-use gristmill::sink::MANIFEST;
+use gristmill::indexed::INDEX;
+use gristmill::sink::{MANIFEST, RowGroupData, ShardSchema};
 use gristmill::source::file::FileFormat;
+use gristmill::tensor::{DType, Tensor, TensorType};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyCapsule, PyList};
 
 use crate::column::{Column, to_python};
@@ -59,15 +63,17 @@ impl Dataset {
             if shard.rows() != promised {
                 return Err(Error::data(format!("found {} rows, the manifest says {promised}", shard.rows())));
             }
-            match shard.format() {
-                FileFormat::ArrowFile => {
-                    let map = map(shard.path())?;
-                    Ok(shard.mapped(map))
-                }
-                _ => Ok(shard),
-            }
+            mapped(shard)
         };
         py.detach(open).map(Shard).map_err(|e| raised(py, &of_caller(&e, path.as_deref())))
+    }
+
+    /// The steps of a table of a module; no shard of it is opened before a step is asked for.
+    fn steps(&self, py: Python<'_>, module: &str, table: &str) -> PyResult<Steps> {
+        let module = self.module(py, module)?;
+        let there = module.tables().iter().find(|t| t.name == table);
+        let table = there.ok_or_else(|| raised(py, &Error::internal(format!("there is no table {table:?}"))))?;
+        Ok(Steps(dataset::Steps::new(table, Arc::new(mapped))))
     }
 
     /// The rows of a module as an Arrow stream in a capsule, read as the consumer asks for them. `shards` are all of its
@@ -80,6 +86,11 @@ impl Dataset {
     ) -> PyResult<Bound<'py, PyCapsule>> {
         let module = self.module(py, module)?;
         let shards: Vec<dataset::Shard> = shards.iter().map(|shard| shard.get().0.clone()).collect();
+        if !module.tables().is_empty() {
+            return laid_out(module, shards)
+                .map_err(|e| raised(py, &of_caller(&e, None)))
+                .and_then(|stream| PyCapsule::new_with_value(py, stream, c"arrow_array_stream"));
+        }
         let schema = shards.first().map_or_else(|| module.schema().arrow(), |first| Arc::clone(first.arrow_schema()));
         let columns: Vec<usize> = (0..module.schema().columns.len()).collect();
         let mut groups: VecDeque<(dataset::Shard, usize)> = VecDeque::new();
@@ -101,6 +112,95 @@ impl Dataset {
     fn module(&self, py: Python<'_>, name: &str) -> PyResult<&dataset::Module> {
         let there = self.0.module(name);
         there.ok_or_else(|| raised(py, &Error::internal(format!("there is no module {name:?}"))))
+    }
+}
+
+/// Bytes of a batch of rows whose windows are laid out.
+const BATCH: usize = 16 << 20;
+
+/// The rows of a module with its windows laid out.
+fn laid_out(module: &dataset::Module, shards: Vec<dataset::Shard>) -> Result<FFI_ArrowArrayStream> {
+    let rows = LaidOut::with(module, &(Arc::new(mapped) as Arc<dataset::Prepare>))?;
+    let schema = ShardSchema::new(rows.columns().to_vec()).with_tensors(module.schema().tensors);
+    let all: Vec<usize> = (0..rows.columns().len()).collect();
+    let there = rows.needs(&all);
+    let batch_rows = (BATCH / schema.row_bytes().max(1)).max(1);
+    let to = schema.arrow();
+    let mut groups: VecDeque<(dataset::Shard, usize)> = VecDeque::new();
+    for shard in shards {
+        groups.extend((0..shard.row_groups().len()).map(|group| (shard.clone(), group)));
+    }
+    let mut open: Option<(dataset::Shard, usize, RowGroupData, usize)> = None;
+    let next = move || -> Result<Option<RecordBatch>> {
+        let (shard, group, data, done) = loop {
+            match open.take() {
+                Some(open) if open.3 < open.2.rows => break open,
+                _ => {}
+            }
+            let Some((shard, group)) = groups.pop_front() else { return Ok(None) };
+            let data = shard.row_group(group, &there).map_err(|e| of_caller(&e, Some(shard.path())))?;
+            open = Some((shard, group, data, 0));
+        };
+        let end = data.rows.min(done + batch_rows);
+        let first = shard.row_groups()[group].first_row;
+        let laid = rows.rows((&there, &data), done..end, &all, first);
+        let laid = laid.map_err(|e| of_caller(&e, None))?;
+        open = Some((shard, group, data, end));
+        laid.record_batch(&schema).map(Some)
+    };
+    let batches = std::iter::from_fn({
+        let mut next = next;
+        move || next().map_err(|e| ArrowError::ExternalError(Box::new(e))).transpose()
+    });
+    Ok(FFI_ArrowArrayStream::new(Box::new(RecordBatchIterator::new(batches, to))))
+}
+
+/// Arrow files are mapped into memory.
+fn mapped(shard: dataset::Shard) -> Result<dataset::Shard> {
+    match shard.format() {
+        FileFormat::ArrowFile => {
+            let map = map(shard.path())?;
+            Ok(shard.mapped(map))
+        }
+        _ => Ok(shard),
+    }
+}
+
+/// Steps that stand once, and windows over them laid out.
+#[pyclass(frozen, module = "gristmill._gristmill")]
+pub struct Steps(dataset::Steps);
+
+#[pymethods]
+impl Steps {
+    /// Columns of windows, laid out. `index` are the offsets (int64), lengths and pads (int32) of some rows, as bytes.
+    fn lay_out<'py>(
+        &self,
+        py: Python<'py>,
+        columns: Vec<String>,
+        index: [PyBackedBytes; 3],
+    ) -> PyResult<Bound<'py, PyList>> {
+        let lay = || {
+            let steps = &self.0.table().steps;
+            let at = |name: &String| {
+                steps.column(name).ok_or_else(|| Error::internal("there is no such column").column(name.as_str()))
+            };
+            let columns = columns.iter().map(at).collect::<Result<Vec<_>>>()?;
+            let tensor = |(bytes, (_, dtype)): (&PyBackedBytes, (&str, DType))| {
+                let ty = TensorType::new(dtype, self.0.table().prefix.clone());
+                let rows = bytes.len() / ty.row_bytes().max(1);
+                if rows * ty.row_bytes() != bytes.len() {
+                    return Err(Error::internal("an index of another shape"));
+                }
+                let mut buffer = MutableBuffer::with_capacity(bytes.len());
+                buffer.extend_from_slice(bytes);
+                Ok(Tensor::new(ty, rows, buffer.into()))
+            };
+            let index = index.iter().zip(INDEX).map(tensor).collect::<Result<Vec<_>>>()?;
+            self.0.lay_out(&columns, [&index[0], &index[1], &index[2]], 0)
+        };
+        let laid = py.detach(lay).map_err(|e| raised(py, &of_caller(&e, None)))?;
+        let columns = laid.into_iter().map(|tensor| Py::new(py, Column::own(tensor))).collect::<PyResult<Vec<_>>>()?;
+        PyList::new(py, columns)
     }
 }
 

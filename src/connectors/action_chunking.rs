@@ -151,7 +151,7 @@ impl Connector for ActionChunking {
         let stateless = ModuleSettings { stateful: false, ..cx.module.clone() };
         let windows = cutting::cut(Context { module: &stateless, ..cx }, self.spec(), episodes, &own);
         for (name, actions) in batch.iter_mut().filter(|(n, _)| crate::column::is_under(n, ACTIONS)) {
-            *actions = cutting::gather(&windows, name, actions, episodes, &fill);
+            *actions = cutting::gather(&windows, name, actions.tensor(), episodes, &fill).into();
         }
         batch.push(ACTION_IS_PAD, windows.mask(false));
         Ok(())

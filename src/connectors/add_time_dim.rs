@@ -58,7 +58,7 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
             return Ok(());
         }
         let seq_len = cx.module.seq_len()?;
-        super::cutting::plan_cut(Spec::sequences(seq_len), plan)?;
+        super::cutting::plan_cut(Spec::sequences(seq_len), plan, |_| Ok((Fill::Zeros, cx.indexed)))?;
         if !plan.batch.has(LOSS_MASK) {
             plan.batch.push(LOSS_MASK, TensorType::new(DType::Bool, [seq_len]), Rows::Sequences);
         }
@@ -77,8 +77,9 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
             return Ok(());
         }
         let windows = super::cutting::cut(cx, Spec::sequences(cx.module.seq_len()?), episodes, batch);
+        let mut cutting = super::cutting::Cutting::new(&windows, episodes);
         for (name, column) in batch.iter_mut() {
-            *column = super::cutting::gather(&windows, name, column, episodes, &Fill::Zeros);
+            *column = cutting.cut(name, column, &Fill::Zeros, cx.indexed);
         }
         if !batch.has(LOSS_MASK) {
             batch.push(LOSS_MASK, windows.mask(true));

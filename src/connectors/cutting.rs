@@ -4,12 +4,14 @@
 //! there come from the recording, as [`look_back`] finds them.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use crate::batch::{ModuleBatch, Rows, Stage};
+use crate::batch::{self, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, NEXT_OBS, OBS, STATE_OUT, TERMINATEDS, TRUNCATEDS, rebase, root};
 use crate::connector::{Context, Plan};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::indexed::{Axis, STEPS, Stored, WindowIndex, Windowed};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 use crate::window::{Column, Fill, Span, Spec, Windows};
 
@@ -24,8 +26,25 @@ pub(super) fn require_places(name: &str, value: usize, least: usize) -> Result<(
     Err(Error::usage(format!("found {name} = {value}, expected a number from {least} to {MOST_PLACES}")))
 }
 
-/// Announces the cut: every column of `[...]` becomes one of `[length, ...]`.
-pub(super) fn plan_cut(spec: Spec, plan: &mut Plan<'_>) -> Result<()> {
+/// How a column is stored once it is cut, if its windows are not laid out. Windows pad with zeros only, but a column that
+/// is windows already can have any of these windows again.
+fn stored_cut(indexed: bool, stored: Option<&Stored>, step: &TensorType, length: usize, fill: &Fill) -> Option<Stored> {
+    match (stored, fill) {
+        (Some(stored), Fill::Zeros | Fill::Repeat) => Some(stored.in_sequence(length)),
+        (None, Fill::Zeros) if indexed => {
+            Some(Stored { table: STEPS, step: step.clone(), places: length, axis: Axis::First, prefix: Vec::new() })
+        }
+        _ => None,
+    }
+}
+
+/// Announces the cut: every column of `[...]` becomes one of `[length, ...]`. `fill` says what it is padded with, and
+/// whether its windows may stay an index.
+pub(super) fn plan_cut(
+    spec: Spec,
+    plan: &mut Plan<'_>,
+    fill: impl Fn(&ColumnLayout) -> Result<(Fill, bool)>,
+) -> Result<()> {
     if plan.batch.stage > Stage::Items {
         return Err(Error::usage("the batch is joined already, its episodes can no longer be told apart")
             .hint("put this piece before BatchIndividualItems"));
@@ -35,6 +54,8 @@ pub(super) fn plan_cut(spec: Spec, plan: &mut Plan<'_>) -> Result<()> {
             .hint("name one piece that cuts episodes into sequences, and before AddStatesFromEpisodesToBatch"));
     }
     for column in &mut plan.batch.columns {
+        let (fill, indexed) = fill(column)?;
+        column.stored = stored_cut(indexed, column.stored.as_ref(), &column.ty, spec.length(), &fill);
         column.ty = column.ty.stacked(spec.length());
         column.rows = Rows::Sequences;
     }
@@ -92,7 +113,64 @@ pub(super) fn cut(cx: Context<'_>, spec: Spec, episodes: &EpisodeBatch, batch: &
     Windows::cut(spec, episodes.lengths().enumerate().map(span))
 }
 
-/// One column, cut.
+/// A unit's columns, one after the other, cut into the same windows.
+pub(super) struct Cutting<'a> {
+    windows: &'a Windows,
+    episodes: &'a EpisodeBatch,
+    /// Whether any window reaches into look-back.
+    reaches_back: bool,
+    /// Windows over a table of steps, once a column is stored so.
+    index: Option<Arc<WindowIndex>>,
+}
+
+impl<'a> Cutting<'a> {
+    pub fn new(windows: &'a Windows, episodes: &'a EpisodeBatch) -> Self {
+        let reaches_back = windows.iter().any(|w| w.first < 0);
+        Self { windows, episodes, reaches_back, index: None }
+    }
+
+    /// One column, cut; laid out unless it `may` stay an index.
+    pub fn cut(&mut self, name: &str, column: &batch::Column, fill: &Fill, may: bool) -> batch::Column {
+        let length = self.windows.spec().length();
+        match (stored_cut(may, column.stored(), column.ty(), length, fill), column) {
+            // Columns that pieces made, like windows, are unknown in look-back: no window reaches there.
+            (Some(_), batch::Column::Windows(own)) => batch::Column::Windows(own.with_index(|t| {
+                self.windows.gather(Column { steps: t, offsets: &self.episodes.offsets, look_back: None }, fill)
+            })),
+            (Some(stored), batch::Column::Whole(steps)) => {
+                let table = self.table(name, steps);
+                batch::Column::Windows(Windowed::new(stored, self.index(), table))
+            }
+            (None, _) => gather(self.windows, name, column.tensor(), self.episodes, fill).into(),
+        }
+    }
+
+    fn index(&mut self) -> Arc<WindowIndex> {
+        let offsets = &self.episodes.offsets;
+        let make = || {
+            let first =
+                |i: usize| offsets[i] + if self.reaches_back { self.episodes.history_offsets[i + 1] } else { 0 };
+            let starts: Vec<usize> = (0..self.episodes.len()).map(first).collect();
+            Arc::new(WindowIndex::of(self.windows, &starts))
+        };
+        Arc::clone(self.index.get_or_insert_with(make))
+    }
+
+    /// The steps of all episodes, each behind its look-back if any window reaches there.
+    fn table(&self, name: &str, steps: &Tensor) -> Tensor {
+        let before = if self.reaches_back { look_back(name, steps.ty(), self.episodes) } else { None };
+        let Some(before) = before else { return steps.clone() };
+        let mut out = TensorBuilder::with_capacity(steps.ty().clone(), steps.rows() + before.rows());
+        for i in 0..self.episodes.len() {
+            let (old, own) = (self.episodes.history_rows(i), self.episodes.rows(i));
+            out.extend(&before, old.start, old.len());
+            out.extend(steps, own.start, own.len());
+        }
+        out.finish()
+    }
+}
+
+/// One column, cut and laid out.
 pub(super) fn gather(windows: &Windows, name: &str, column: &Tensor, episodes: &EpisodeBatch, fill: &Fill) -> Tensor {
     let before = look_back(name, column.ty(), episodes);
     let look_back = before.as_deref().map(|rows| (rows, episodes.history_offsets.as_slice()));

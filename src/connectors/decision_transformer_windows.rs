@@ -309,7 +309,7 @@ impl Connector for DecisionTransformerWindows {
         if before == 0 { 0 } else { before + usize::from(module.stateful) }
     }
 
-    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+    fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let rewards = plan.episodes.get(REWARDS).cloned();
         let rewards = rewards.ok_or_else(|| Error::usage("needs rewards as one column").column(REWARDS))?;
         let mask = self.mask.name();
@@ -320,8 +320,10 @@ impl Connector for DecisionTransformerWindows {
             }
         }
         for column in &mut plan.batch.columns {
-            column.ty = column.ty.with_dtype(self.padded_dtype(&column.name, column.ty.dtype));
-            self.filling(&column.name, &column.ty)?;
+            let dtype = self.padded_dtype(&column.name, column.ty.dtype);
+            if dtype != column.ty.dtype {
+                (column.ty, column.stored) = (column.ty.with_dtype(dtype), None);
+            }
         }
         let returns = rewards.with_dtype(DType::Float64);
         self.filling(RETURNS_TO_GO, &returns)?;
@@ -334,7 +336,7 @@ impl Connector for DecisionTransformerWindows {
             )));
         }
         let spec = self.spec();
-        cutting::plan_cut(spec, plan)?;
+        cutting::plan_cut(spec, plan, |column| Ok((self.filling(&column.name, &column.ty)?, cx.indexed)))?;
         let length = spec.length();
         plan.batch.push(RETURNS_TO_GO, returns.stacked(length), Rows::Sequences);
         plan.batch.push(TIMESTEPS, TensorType::new(DType::Int64, [length]), Rows::Sequences);
@@ -352,14 +354,19 @@ impl Connector for DecisionTransformerWindows {
         _: &mut Repairs,
     ) -> Result<()> {
         let windows = cutting::cut(cx, self.spec(), episodes, batch);
+        let mut cutting = cutting::Cutting::new(&windows, episodes);
         for (name, column) in batch.iter_mut() {
-            let before = cutting::look_back(name, column.ty(), episodes);
             let dtype = self.padded_dtype(name, column.ty().dtype);
+            let fill = self.filling(name, &column.ty().with_dtype(dtype))?;
+            if dtype == column.ty().dtype {
+                *column = cutting.cut(name, column, &fill, cx.indexed);
+                continue;
+            }
+            let before = cutting::look_back(name, column.ty(), episodes);
             let before = before.map(|b| widened(&b, dtype)).transpose()?;
-            let steps = widened(column, dtype)?;
+            let steps = widened(column.tensor(), dtype)?;
             let look_back = before.as_ref().map(|rows| (rows, episodes.history_offsets.as_slice()));
-            let fill = self.filling(name, steps.ty())?;
-            *column = windows.gather(Column { steps: &steps, offsets: &episodes.offsets, look_back }, &fill);
+            *column = windows.gather(Column { steps: &steps, offsets: &episodes.offsets, look_back }, &fill).into();
         }
         batch.push(RETURNS_TO_GO, self.gathered_returns(&windows, episodes)?);
         let count_on = self.timesteps_padding == TimestepsPadding::Count;

@@ -427,7 +427,7 @@ mod tests {
         let out = apply_with(piece, cx, eps, ModuleBatch::default(), repairs)?;
         let columns: Vec<_> = out.into_columns();
         assert_eq!((columns.len(), &batch.columns[0].ty, columns[0].1.rows()), (1, columns[0].1.ty(), eps.steps_len()));
-        Ok(columns[0].1.clone())
+        Ok(columns[0].1.tensor().clone())
     }
 
     fn figure() -> (FlattenObservations, Vec<(&'static str, Tensor)>) {

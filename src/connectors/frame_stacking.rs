@@ -76,7 +76,7 @@ impl Connector for FrameStacking {
             .column(&**name)
             .hint("compat = \"correct\" stacks observations of any shape, and so does StackObservations"));
         }
-        stacking::layout(Self::NAME, self.num_frames, plan)
+        stacking::layout(Self::NAME, cx, self.num_frames, plan)
     }
 
     fn apply(
@@ -86,7 +86,7 @@ impl Connector for FrameStacking {
         batch: &mut ModuleBatch,
         repairs: &mut Repairs,
     ) -> Result<()> {
-        stacking::apply(self.num_frames, cx.compat, episodes, batch, repairs);
+        stacking::apply(self.num_frames, cx, episodes, batch, repairs);
         Ok(())
     }
 }

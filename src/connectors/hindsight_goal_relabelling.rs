@@ -349,7 +349,7 @@ mod tests {
         for i in 0..5 {
             let rows = eps.rows(i);
             for (name, column) in run(&piece, &part(&eps, i..i + 1)).iter() {
-                assert_eq!(*column, whole.get(name).unwrap().slice(rows.start, rows.len()), "{name}");
+                assert_eq!(*column.tensor(), whole.get(name).unwrap().slice(rows.start, rows.len()), "{name}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::{ModuleBatch, Stage};
+use crate::batch::{Column, ModuleBatch, Stage};
 use crate::column::{INFOS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
@@ -66,13 +66,21 @@ impl Connector for NumpyToTensor {
         for column in plan.batch.columns.iter_mut().filter(|c| root(&c.name) != INFOS) {
             column.ty =
                 TensorType { dtype: tensor_dtype(column.ty.dtype), shape: std::mem::take(&mut column.ty.shape) };
+            if let Some(stored) = &mut column.stored {
+                stored.step.dtype = column.ty.dtype;
+            }
         }
         Ok(())
     }
 
     fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, batch: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
-        for (_, tensor) in batch.iter_mut().filter(|(name, _)| root(name) != INFOS) {
-            *tensor = tensor.cast(tensor_dtype(tensor.ty().dtype))?;
+        for (_, column) in batch.iter_mut().filter(|(name, _)| root(name) != INFOS) {
+            let dtype = tensor_dtype(column.ty().dtype);
+            *column = match column {
+                Column::Whole(tensor) => tensor.cast(dtype)?.into(),
+                // Zeros are zeros in every dtype.
+                Column::Windows(windows) => Column::Windows(windows.with_steps(|steps| steps.cast(dtype))?),
+            };
         }
         Ok(())
     }

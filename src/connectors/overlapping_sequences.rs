@@ -144,7 +144,8 @@ impl Connector for OverlappingSequences {
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let spec = self.spec(cx.module)?;
-        cutting::plan_cut(spec, plan)?;
+        // The mask is combined with that of the steps learnt, place by place.
+        cutting::plan_cut(spec, plan, |column| Ok((Fill::Zeros, cx.indexed && column.name != LOSS_MASK)))?;
         if !plan.batch.has(LOSS_MASK) {
             plan.batch.push(LOSS_MASK, TensorType::new(DType::Bool, [spec.length()]), Rows::Sequences);
         }
@@ -161,12 +162,13 @@ impl Connector for OverlappingSequences {
     ) -> Result<()> {
         let windows = cutting::cut(cx, self.spec(cx.module)?, episodes, batch);
         let learnt = windows.mask_from_anchor();
+        let mut cutting = cutting::Cutting::new(&windows, episodes);
         for (name, column) in batch.iter_mut() {
-            *column = cutting::gather(&windows, name, column, episodes, &Fill::Zeros);
+            *column = cutting.cut(name, column, &Fill::Zeros, cx.indexed && name != LOSS_MASK);
             if name == LOSS_MASK {
                 // A step that an earlier piece added stays masked.
-                let both = column.bytes().iter().zip(learnt.bytes()).map(|(a, b)| *a != 0 && *b != 0);
-                *column = Tensor::from_bools(both).reshaped(learnt.ty().clone(), learnt.rows());
+                let both = column.tensor().bytes().iter().zip(learnt.bytes()).map(|(a, b)| *a != 0 && *b != 0);
+                *column = Tensor::from_bools(both).reshaped(learnt.ty().clone(), learnt.rows()).into();
             }
         }
         if !batch.has(LOSS_MASK) {

@@ -1,15 +1,19 @@
 //! `StackObservations`: the last observations side by side.
 
+use std::sync::Arc;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::batch::ModuleBatch;
+use crate::batch::{Column, ModuleBatch};
 use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
+use crate::indexed::{Axis, FRAMES, Stored, WindowIndex, Windowed, interleave};
 use crate::job::{Compat, ModuleSettings};
-use crate::tensor::{Tensor, TensorType};
+use crate::tensor::{Tensor, TensorBuilder, TensorType};
+use crate::window::{End, Pad, Span, Spec, Start, Windows};
 
 /// Rows that lack frames of their own episode.
 const UNKNOWN_FRAMES: &str = "frames_of_a_chunk_without_look_back";
@@ -66,8 +70,8 @@ impl Connector for StackObservations {
         self.num_frames - 1
     }
 
-    fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
-        layout(Self::NAME, self.num_frames, plan)
+    fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        layout(Self::NAME, cx, self.num_frames, plan)
     }
 
     fn apply(
@@ -77,7 +81,7 @@ impl Connector for StackObservations {
         batch: &mut ModuleBatch,
         repairs: &mut Repairs,
     ) -> Result<()> {
-        apply(self.num_frames, cx.compat, episodes, batch, repairs);
+        apply(self.num_frames, cx, episodes, batch, repairs);
         Ok(())
     }
 }
@@ -91,17 +95,12 @@ pub(super) fn check_frames(num_frames: usize) -> Result<()> {
 }
 
 /// `num_frames` rows of `ty` joined along the last axis.
-fn stacked(ty: &TensorType, num_frames: usize) -> TensorType {
-    let mut shape = ty.shape.clone();
-    match shape.last_mut() {
-        Some(last) => *last *= num_frames,
-        None => shape.push(num_frames),
-    }
-    TensorType::new(ty.dtype, shape)
+fn stacked(ty: &TensorType, num_frames: usize) -> Stored {
+    Stored { table: FRAMES, step: ty.clone(), places: num_frames, axis: Axis::Last, prefix: Vec::new() }
 }
 
 /// The layout of every piece that stacks observations.
-pub(super) fn layout(piece: &str, num_frames: usize, plan: &mut Plan<'_>) -> Result<()> {
+pub(super) fn layout(piece: &str, cx: Context<'_>, num_frames: usize, plan: &mut Plan<'_>) -> Result<()> {
     if plan.batch.has(OBS) {
         return Err(Error::usage("`obs` is in the batch already").column(OBS).hint(format!(
             "name {piece} once, before every piece that adds observations; it sees the recorded ones only"
@@ -109,7 +108,14 @@ pub(super) fn layout(piece: &str, num_frames: usize, plan: &mut Plan<'_>) -> Res
     }
     let leaves = super::intrinsic::obs_leaves(plan)?;
     for (name, ty) in leaves {
-        plan.add_steps(&name, stacked(&ty, num_frames))?;
+        let stored = stacked(&ty, num_frames);
+        plan.add_steps(&name, stored.window())?;
+        if cx.indexed
+            && num_frames > 1
+            && let Some(column) = plan.batch.columns.last_mut()
+        {
+            column.stored = Some(stored);
+        }
     }
     Ok(())
 }
@@ -117,12 +123,12 @@ pub(super) fn layout(piece: &str, num_frames: usize, plan: &mut Plan<'_>) -> Res
 /// Adds the stacked observations to the batch.
 pub(super) fn apply(
     num_frames: usize,
-    compat: Compat,
+    cx: Context<'_>,
     episodes: &EpisodeBatch,
     batch: &mut ModuleBatch,
     repairs: &mut Repairs,
 ) {
-    if compat == Compat::Correct {
+    if cx.compat == Compat::Correct {
         for (i, len) in episodes.lengths().enumerate() {
             let known = episodes.history_rows(i).len();
             let before = usize::try_from(episodes.chunks[i].t_started).unwrap_or(0);
@@ -131,8 +137,68 @@ pub(super) fn apply(
             repairs.count(UNKNOWN_FRAMES, lacking as u64);
         }
     }
-    for (name, obs) in episodes.steps.under(OBS) {
+    let leaves = episodes.steps.under(OBS);
+    if cx.indexed && num_frames > 1 {
+        let frames = Frames::of(num_frames, episodes);
+        for (name, obs) in leaves {
+            let table = frames.table(episodes, obs, episodes.history.get(name));
+            batch.push(&**name, Column::Windows(Windowed::new(stacked(obs.ty(), num_frames), frames.index(), table)));
+        }
+        return;
+    }
+    for (name, obs) in leaves {
         batch.push(&**name, stack(num_frames, episodes, obs, episodes.history.get(name)));
+    }
+}
+
+/// The windows of stacked frames over a table of frames: of each chunk those before it that are looked at, and its own.
+struct Frames {
+    /// Rows before each chunk's first one.
+    before: Vec<usize>,
+    index: Arc<WindowIndex>,
+}
+
+impl Frames {
+    fn of(num_frames: usize, episodes: &EpisodeBatch) -> Self {
+        let before: Vec<usize> =
+            (0..episodes.len()).map(|i| episodes.history_rows(i).len().min(num_frames - 1)).collect();
+        let spec = Spec {
+            before: num_frames - 1,
+            after: 1,
+            period: 1,
+            start: Start::Before,
+            end: End::Past,
+            pad: Pad::InPlace,
+        };
+        let spans = episodes.lengths().zip(&before).map(|(len, &look_back)| Span { look_back, len });
+        let windows = Windows::cut(spec, spans);
+        let mut starts = Vec::with_capacity(before.len());
+        let mut rows = 0;
+        for (len, before) in episodes.lengths().zip(&before) {
+            starts.push(rows + before);
+            rows += before + len;
+        }
+        Self { index: Arc::new(WindowIndex::of(&windows, &starts)), before }
+    }
+
+    fn index(&self) -> Arc<WindowIndex> {
+        Arc::clone(&self.index)
+    }
+
+    fn table(&self, episodes: &EpisodeBatch, obs: &Tensor, history: Option<&Tensor>) -> Tensor {
+        if self.before.iter().all(|n| *n == 0) {
+            return obs.clone();
+        }
+        let mut out = TensorBuilder::with_capacity(obs.ty().clone(), obs.rows() + self.before.iter().sum::<usize>());
+        for (i, &before) in self.before.iter().enumerate() {
+            match history {
+                Some(history) => out.extend(history, episodes.history_rows(i).end - before, before),
+                None => out.extend_zeros(before),
+            }
+            let rows = episodes.rows(i);
+            out.extend(obs, rows.start, rows.len());
+        }
+        out.finish()
     }
 }
 
@@ -144,7 +210,7 @@ pub(super) fn apply(
 ///   images:  frame k goes to channels k * C .. (k + 1) * C of every pixel
 /// ```
 fn stack(num_frames: usize, episodes: &EpisodeBatch, obs: &Tensor, history: Option<&Tensor>) -> Tensor {
-    let ty = stacked(obs.ty(), num_frames);
+    let ty = stacked(obs.ty(), num_frames).window();
     let (frame_bytes, row_bytes) = (obs.ty().row_bytes(), ty.row_bytes());
     let channel_bytes = obs.ty().shape.last().copied().unwrap_or(1) * obs.ty().dtype.size();
     let mut out = arrow::buffer::MutableBuffer::from_len_zeroed(obs.rows() * row_bytes);
@@ -183,30 +249,6 @@ fn stack(num_frames: usize, episodes: &EpisodeBatch, obs: &Tensor, history: Opti
         }
     }
     Tensor::new(ty, obs.rows(), out.into())
-}
-
-/// Copies the pixels of frame `k` to their places among those of the other frames.
-fn interleave(row: &mut [u8], frame: &[u8], channel_bytes: usize, k: usize, num_frames: usize) {
-    fn fixed<const N: usize>(row: &mut [u8], frame: &[u8], k: usize, num_frames: usize) {
-        let (places, _) = row.as_chunks_mut::<N>();
-        let (pixels, _) = frame.as_chunks::<N>();
-        for (place, pixel) in places.iter_mut().skip(k).step_by(num_frames).zip(pixels) {
-            *place = *pixel;
-        }
-    }
-    match channel_bytes {
-        1 => fixed::<1>(row, frame, k, num_frames),
-        2 => fixed::<2>(row, frame, k, num_frames),
-        3 => fixed::<3>(row, frame, k, num_frames),
-        4 => fixed::<4>(row, frame, k, num_frames),
-        8 => fixed::<8>(row, frame, k, num_frames),
-        12 => fixed::<12>(row, frame, k, num_frames),
-        n => {
-            for (place, pixel) in row.chunks_exact_mut(n).skip(k).step_by(num_frames).zip(frame.chunks_exact(n)) {
-                place.copy_from_slice(pixel);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

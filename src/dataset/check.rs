@@ -1,9 +1,16 @@
 //! What a manifest may say at all.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
+use super::{LaidOut, Module};
 use crate::error::{Error, Result};
-use crate::manifest::Manifest;
+use crate::indexed::INDEX;
+use crate::manifest::{Manifest, ModuleRecord};
+use crate::sink::{ColumnType, ShardSchema};
+use crate::tensor::TensorType;
+
+/// More steps than a piece lays side by side in a row.
+const MOST_PLACES: usize = 1 << 30;
 
 /// Why a path is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,27 +57,82 @@ pub(super) fn check(manifest: &Manifest) -> Result<()> {
     let mut files: BTreeSet<&str> = BTreeSet::new();
     for (name, module) in &manifest.modules {
         let place = |e: Error| e.job_key(format!("modules.{name}"));
-        let paths = module.shards.iter().map(|s| &s.file).chain([&module.folder]);
-        for path in paths {
-            check_path(path).map_err(|bad| {
-                let why = match bad {
-                    BadPath::Empty => "a part of it is empty",
-                    BadPath::Absolute => "it is absolute",
-                    BadPath::Climbs => "it climbs by `.` or `..`",
-                    BadPath::Odd => "it has a character that is no part of a file name on every system",
-                };
-                let what = format!("found the path {path:?}, expected one inside the data set: {why}");
-                place(Error::data(what).hint("no gristmill writes such a manifest: do not trust this data set"))
-            })?;
+        paths(module, &mut files).map_err(place)?;
+        for (table, record) in &module.tables {
+            let place = |e: Error| e.job_key(format!("modules.{name}.tables.{table}"));
+            if !record.steps.tables.is_empty() {
+                return Err(place(Error::data("found a table inside a table")));
+            }
+            paths(&record.steps, &mut files).map_err(place)?;
         }
-        for shard in &module.shards {
-            if !files.insert(&shard.file) {
-                return Err(place(Error::data(format!("the file {:?} stands in the manifest twice", shard.file))));
+    }
+    Ok(())
+}
+
+fn paths<'a>(module: &'a ModuleRecord, files: &mut BTreeSet<&'a str>) -> Result<()> {
+    let paths = module.shards.iter().map(|s| &s.file).chain([&module.folder]);
+    for path in paths {
+        check_path(path).map_err(|bad| {
+            let why = match bad {
+                BadPath::Empty => "a part of it is empty",
+                BadPath::Absolute => "it is absolute",
+                BadPath::Climbs => "it climbs by `.` or `..`",
+                BadPath::Odd => "it has a character that is no part of a file name on every system",
+            };
+            let what = format!("found the path {path:?}, expected one inside the data set: {why}");
+            Error::data(what).hint("no gristmill writes such a manifest: do not trust this data set")
+        })?;
+    }
+    for shard in &module.shards {
+        if !files.insert(&shard.file) {
+            return Err(Error::data(format!("the file {:?} stands in the manifest twice", shard.file)));
+        }
+        if !shard.file.starts_with(&format!("{}/", module.folder)) {
+            let what = format!("found the file {:?}, expected one in the folder {:?}", shard.file, module.folder);
+            return Err(Error::data(what));
+        }
+    }
+    Ok(())
+}
+
+/// Holds what a trainer sees of a module to what is stored: its tables have their index, and windows the promised shape.
+pub(super) fn windows(module: &Module) -> Result<()> {
+    for table in module.tables() {
+        let sizes = table.prefix.iter().chain([&table.places]).try_fold(1_usize, |n, &d| n.checked_mul(d));
+        if sizes.is_none_or(|n| n == 0 || n > MOST_PLACES) {
+            let what = format!(
+                "found windows of {:?} times {} places, expected 1 to {MOST_PLACES}",
+                table.prefix, table.places
+            );
+            return Err(Error::data(what).job_key(format!("tables.{}", table.name)));
+        }
+        for (name, (_, dtype)) in table.index_names().iter().zip(INDEX) {
+            let expected = ColumnType::Tensor(TensorType::new(dtype, table.prefix.clone()));
+            let found = module.column(name).map(|at| &module.schema().columns[at].1);
+            if found != Some(&expected) {
+                let found = found.map_or_else(|| "no such column".to_owned(), ToString::to_string);
+                return Err(Error::data(format!("found {found}, expected {expected}")).column(name));
             }
-            if !shard.file.starts_with(&format!("{}/", module.folder)) {
-                let what = format!("found the file {:?}, expected one in the folder {:?}", shard.file, module.folder);
-                return Err(place(Error::data(what)));
-            }
+        }
+    }
+    let laid_out = LaidOut::of(module)?;
+    let rows = ShardSchema::new(laid_out.columns().to_vec());
+    rows.check().map_err(|e| {
+        let column = e.place().column.clone().unwrap_or_default();
+        Error::data(e.what().to_owned()).column(column)
+    })?;
+    let batch = &module.record().batch;
+    if batch.is_empty() && module.tables().is_empty() {
+        return Ok(());
+    }
+    let types: HashMap<&str, &ColumnType> = laid_out.columns().iter().map(|(n, ty)| (n.as_str(), ty)).collect();
+    for column in batch {
+        let found = types.get(column.name.as_str());
+        let same = found.is_some_and(|ty| ty.dtype_name() == column.dtype && ty.shape() == column.shape);
+        if !same {
+            let stored = found.map_or_else(|| "no such column".to_owned(), ToString::to_string);
+            let what = format!("found {stored} in the shards, the batch says {}{:?}", column.dtype, column.shape);
+            return Err(Error::data(what).column(&column.name));
         }
     }
     Ok(())

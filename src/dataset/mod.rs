@@ -14,6 +14,7 @@
 mod check;
 mod ids;
 mod read;
+mod windows;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,11 +23,13 @@ pub use check::{BadPath, check_path};
 pub(crate) use ids::Ids;
 pub(crate) use read::OpenError;
 pub use read::Shard;
+pub use windows::{LaidOut, Prepare, Steps};
 
 use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::error::{Error, Result};
+use crate::indexed::{Axis, table_name};
 use crate::job::TensorStorage;
-use crate::manifest::{Manifest, ModuleRecord};
+use crate::manifest::{Manifest, ModuleRecord, TableRecord};
 use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED};
 use crate::tensor::{DType, TensorType};
 
@@ -42,12 +45,28 @@ pub struct Dataset {
 }
 
 /// The train batch of one module, or of one part of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Module {
     name: String,
     root: PathBuf,
     record: ModuleRecord,
     schema: Arc<ShardSchema>,
+    tables: Vec<Table>,
+}
+
+/// Steps of a module that stand once, and how its windows lay them out; see [`crate::indexed`].
+#[derive(Debug, Clone)]
+pub struct Table {
+    /// Its name in the manifest.
+    pub name: &'static str,
+    /// Places of a window.
+    pub places: usize,
+    /// The axis along which steps are laid.
+    pub axis: Axis,
+    /// Windows in a row.
+    pub prefix: Vec<usize>,
+    /// Its columns and shards: a row is a step.
+    pub steps: Module,
 }
 
 impl Dataset {
@@ -94,9 +113,8 @@ impl Dataset {
         };
         let mut modules = Vec::with_capacity(manifest.modules.len());
         for (name, record) in &manifest.modules {
-            let schema = schema_of(record, tensors).map_err(|e| place(e.job_key(format!("modules.{name}"))))?;
-            let (name, root, record) = (name.clone(), directory.to_owned(), record.clone());
-            modules.push(Module { name, root, record, schema: Arc::new(schema) });
+            let module = Module::of(name, directory, record, tensors);
+            modules.push(module.map_err(|e| place(under(e, &format!("modules.{name}"))))?);
         }
         Ok(Self { root: directory.to_owned(), manifest, modules })
     }
@@ -127,6 +145,28 @@ impl Dataset {
 }
 
 impl Module {
+    fn of(name: &str, root: &Path, record: &ModuleRecord, tensors: TensorStorage) -> Result<Self> {
+        let schema = Arc::new(schema_of(record, tensors)?);
+        let mut tables = Vec::with_capacity(record.tables.len());
+        for (table, record) in &record.tables {
+            let inside = |e: Error| under(e, &format!("tables.{table}"));
+            let known =
+                table_name(table).ok_or_else(|| inside(Error::data("found a table that no gristmill writes")))?;
+            let steps = Self::of(&format!("{name}/{table}"), root, &record.steps, tensors).map_err(inside)?;
+            let TableRecord { places, axis, prefix, .. } = record.clone();
+            tables.push(Table { name: known, places, axis, prefix, steps });
+        }
+        let module = Self { name: name.to_owned(), root: root.to_owned(), record: record.clone(), schema, tables };
+        check::windows(&module)?;
+        Ok(module)
+    }
+
+    /// Its tables of steps that stand once, in the order of the manifest.
+    #[must_use]
+    pub fn tables(&self) -> &[Table] {
+        &self.tables
+    }
+
     /// Its name in the manifest.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -165,6 +205,11 @@ impl Module {
         let record = self.record.shards.get(i).ok_or_else(|| Error::internal(format!("there is no shard {i}")))?;
         Shard::open(&self.root, &record.file, &self.schema)
     }
+}
+
+/// The error with `key` in front of its place in the manifest.
+fn under(error: Error, key: &str) -> Error {
+    if error.place().job_key.is_some() { error.under_job_key(key) } else { error.job_key(key) }
 }
 
 /// The columns that the manifest promises. Those that tell whose row it is have one value a row, of a type that can.

@@ -19,6 +19,7 @@ mod values;
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use hashbrown::HashMap;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -33,6 +34,8 @@ use rows::{RowReader, Segment, Side};
 use values::Difference;
 pub use values::{ColumnDifference, Example};
 
+/// Bytes of rows that a thread compares at once.
+const LAID_OUT: usize = 16 << 20;
 /// Ids shown of each kind; all are counted.
 const SHOWN: usize = 10;
 
@@ -187,8 +190,12 @@ fn modules(
         ..ModuleDifference::default()
     };
     let mut common = Vec::new();
-    for (at, (name, ty)) in a.schema().columns.iter().enumerate() {
-        match b.column(name).map(|i| (i, &b.schema().columns[i].1)) {
+    let (side_a, side_b) = (Side::open(a)?, Side::open(b)?);
+    let (columns_a, columns_b) = (side_a.laid_out.columns(), side_b.laid_out.columns());
+    let in_b: HashMap<&str, usize> = columns_b.iter().enumerate().map(|(i, (name, _))| (name.as_str(), i)).collect();
+    let in_a: BTreeSet<&str> = columns_a.iter().map(|(name, _)| name.as_str()).collect();
+    for (at, (name, ty)) in columns_a.iter().enumerate() {
+        match in_b.get(name.as_str()).map(|&i| (i, &columns_b[i].1)) {
             None => out.columns_removed.push((name.clone(), ty.to_string())),
             Some((_, other)) if other != ty => {
                 out.columns_changed.push((name.clone(), ty.to_string(), other.to_string()));
@@ -197,15 +204,18 @@ fn modules(
             Some(_) => {}
         }
     }
-    let added = b.schema().columns.iter().filter(|(name, _)| a.column(name).is_none());
+    let added = columns_b.iter().filter(|(name, _)| !in_a.contains(name.as_str()));
     out.columns_added = added.map(|(name, ty)| (name.clone(), ty.to_string())).collect();
 
     let digest = |m: &Module, name: &str| m.column(name).map(|i| m.record().columns[i].digest.clone());
     let aligned =
         a.record().rows == b.record().rows && [EPS_ID, AGENT_ID, T].iter().all(|k| digest(a, k) == digest(b, k));
-    let (side_a, side_b) = (Side::open(a)?, Side::open(b)?);
     let mut matched = if aligned {
-        common.retain(|[i, j]| a.record().columns[*i].digest != b.record().columns[*j].digest);
+        // Windows that are stored once have no digest of their own.
+        common.retain(|[i, _]| match (digest(a, &columns_a[*i].0), digest(b, &columns_a[*i].0)) {
+            (Some(one), Some(other)) => one != other,
+            _ => true,
+        });
         Matched::side_by_side(a.record().rows)
     } else {
         progress.begin("matching", Totals::default());
@@ -213,7 +223,7 @@ fn modules(
         progress.end();
         matched
     };
-    let names: Vec<&str> = common.iter().map(|[i, _]| a.schema().columns[*i].0.as_str()).collect();
+    let names: Vec<&str> = common.iter().map(|[i, _]| columns_a[*i].0.as_str()).collect();
     let tasks = matched.tasks(&side_a.first_rows());
     progress.begin("comparing", Totals { steps: Some(out.rows[0]), ..Totals::default() });
     let mut differences: Vec<Difference> = names.iter().map(|_| Difference::default()).collect();
@@ -271,6 +281,8 @@ fn compare(
             let (rows_a, rows_b) = (a.rows(segment.a + done)?, b.rows(segment.b + done)?);
             let len = (segment.len - done).min(rows_a.left).min(rows_b.left);
             let n = usize::try_from(len).map_err(|_| Error::internal("a row group larger than memory"))?;
+            // Windows take many times the bytes that a row group has, laid out.
+            let n = n.min((LAID_OUT / rows_a.row_bytes().max(1)).max(1));
             let keys = rows_a.keys();
             let places = |row: usize| {
                 let (own, other) = (rows_a.at + row, rows_b.at + row);
@@ -279,9 +291,10 @@ fn compare(
             };
             // Of all columns together, so that an episode that differs in several is one.
             let mut changed = vec![false; n];
-            for (i, difference) in out.columns.iter_mut().enumerate() {
-                let (one, other) = (rows_a.column(i)?.slice(rows_a.at, n), rows_b.column(i)?.slice(rows_b.at, n));
-                difference.rows_of(&one, &other, tolerance, &mut changed, places);
+            for (difference, (one, other)) in
+                out.columns.iter_mut().zip(rows_a.columns(n)?.iter().zip(&rows_b.columns(n)?))
+            {
+                difference.rows_of(one, other, tolerance, &mut changed, places);
             }
             let mut before = None;
             for row in (rows_a.at..).zip(changed).filter_map(|(row, changed)| changed.then_some(row)) {
@@ -295,7 +308,7 @@ fn compare(
                     out.episodes.push((hash, keys.episode(row)?));
                 }
             }
-            done += len;
+            done += n as u64;
         }
     }
     Ok(out)

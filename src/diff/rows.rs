@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::column::{AGENT_ID, EPS_ID, T};
-use crate::dataset::{Ids, Module, Shard};
+use crate::dataset::{Ids, LaidOut, Module, Shard};
 use crate::error::{Error, Place, Result};
 use crate::sink::{ColumnData, RowGroupData};
 use crate::tensor::{DType, Tensor};
@@ -23,6 +23,8 @@ const KEPT: usize = 3;
 /// The shards of a module, opened.
 pub(super) struct Side<'a> {
     pub module: &'a Module,
+    /// Its rows as a trainer sees them.
+    pub laid_out: LaidOut,
     shards: Vec<Shard>,
     /// Shard, row group, and the module's number of its first row; one more entry for the end.
     groups: Vec<(usize, usize, u64)>,
@@ -43,7 +45,7 @@ impl<'a> Side<'a> {
             let what = format!("found {rows} rows, the manifest says {}", module.record().rows);
             return Err(Error::data(what).file(module.record().folder.clone()).hint("`gristmill verify` tells more"));
         }
-        Ok(Self { module, shards, groups, rows })
+        Ok(Self { module, laid_out: LaidOut::of(module)?, shards, groups, rows })
     }
 
     /// Numbers of its row groups.
@@ -145,8 +147,9 @@ impl Keys {
 /// Reads columns of one side, group by group.
 pub(super) struct RowReader<'a> {
     side: &'a Side<'a>,
-    /// Positions in the side's schema, rising, and of each wanted column its place among them.
+    /// Positions in the side's schema, rising.
     columns: Vec<usize>,
+    /// What is compared, of what a trainer sees.
     wanted: Vec<usize>,
     kept: VecDeque<Arc<Group>>,
 }
@@ -168,13 +171,13 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> RowReader<'a> {
-    /// Reads the columns `pairs[..][which]` and the keys.
+    /// Reads the columns `pairs[..][which]` of what a trainer sees, and the keys.
     pub fn new(side: &'a Side<'a>, pairs: &[[usize; 2]], which: usize) -> Self {
-        let own: Vec<usize> = pairs.iter().map(|p| p[which]).collect();
-        let mut columns: Vec<usize> = own.iter().copied().chain(key_columns(side.module)).collect();
+        let wanted: Vec<usize> = pairs.iter().map(|p| p[which]).collect();
+        let mut columns: Vec<usize> = side.laid_out.needs(&wanted);
+        columns.extend(key_columns(side.module));
         columns.sort_unstable();
         columns.dedup();
-        let wanted = own.iter().filter_map(|c| columns.binary_search(c).ok()).collect();
         Self { side, columns, wanted, kept: VecDeque::new() }
     }
 
@@ -202,9 +205,27 @@ impl<'a> RowReader<'a> {
 }
 
 impl Rows<'_> {
-    /// Wanted column `i` of the whole group.
-    pub fn column(&self, i: usize) -> Result<&Tensor> {
-        self.group.data.columns[self.reader.wanted[i]].tensor().ok_or_else(|| Error::internal("a column of text"))
+    /// The wanted columns of the next `n` rows.
+    pub fn columns(&self, n: usize) -> Result<Vec<Tensor>> {
+        let (side, wanted) = (self.reader.side, &self.reader.wanted);
+        let (shard, group, _) = side.groups[self.group.number];
+        let shard = &side.shards[shard];
+        let first = shard.row_groups()[group].first_row;
+        let there = (&*self.reader.columns, &self.group.data);
+        let laid = side.laid_out.rows(there, self.at..self.at + n, wanted, first);
+        let laid =
+            laid.map_err(|e| if e.place().file.is_some() { e } else { e.file(shard.name()).row_group(group) })?;
+        let tensor = |column: ColumnData| match column {
+            ColumnData::Tensor(tensor) => Ok(tensor),
+            ColumnData::Ids(_) => Err(Error::internal("a column of text")),
+        };
+        laid.columns.into_iter().map(tensor).collect()
+    }
+
+    /// Bytes of the wanted columns of a row.
+    pub fn row_bytes(&self) -> usize {
+        let columns = self.reader.side.laid_out.columns();
+        self.reader.wanted.iter().map(|&c| columns[c].1.row_bytes()).sum()
     }
 
     /// The keys of the whole group.

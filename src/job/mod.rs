@@ -366,6 +366,9 @@ pub struct Output {
     pub compression: Option<Compression>,
     /// How tensors with a shape lie in the shards.
     pub tensors: TensorStorage,
+    /// Whether stacked frames and sequences lie in the shards as trainers see them, or as index columns over tables
+    /// that hold every frame and every step once.
+    pub windows: WindowStorage,
     /// Rows per shard: steps, or sequences when the module is stateful.
     #[schemars(range(min = 1))]
     pub rows_per_shard: usize,
@@ -387,6 +390,7 @@ impl Default for Output {
             format: Format::default(),
             compression: None,
             tensors: TensorStorage::default(),
+            windows: WindowStorage::default(),
             rows_per_shard: 65_536,
             shuffle: None,
             split: None,
@@ -518,6 +522,18 @@ pub enum TensorStorage {
     /// Fixed-size binary: a row's elements as they lie in memory, little-endian, C order (a boolean is one byte), with
     /// `shape` and `dtype` in the field's metadata. Parquet readers have no list levels to decode.
     Binary,
+}
+
+/// How windows (stacked frames, sequences) lie in the shards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum WindowStorage {
+    /// Laid out: every row as a trainer sees it. Any Parquet reader reads it.
+    #[default]
+    Whole,
+    /// Every frame and step once, in tables beside the rows, and of each row where its windows are: `frames_offset`,
+    /// `frames_length`, `frames_pad`. gristmill's readers lay them out, to the same bytes.
+    Indexed,
 }
 
 /// A seeded global permutation.

@@ -99,6 +99,8 @@ pub fn compile_with(
     let open = |job: &Job, infos| recognise::open_files(job, vec![Arc::new(Table::in_memory(MEMORY, batches)?)], infos);
     let mut indexed = Indexed::new(job, own, open, |_| Ok(false), Path::new("."), options, progress)?;
     let (files, input_bytes) = (std::mem::take(&mut indexed.input_files), indexed.input_bytes);
+    // In memory rows are what a trainer sees.
+    indexed.pipeline = indexed.pipeline.with_indexed_windows(false);
     let prepared = indexed.prepare(job, progress)?;
     let Prepared { modules, basis, .. } = &prepared;
     let schemas = prepared.schemas(job)?;
@@ -143,7 +145,7 @@ struct Collected {
 impl Taker<Done> for Collected {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
-        for (module, rows) in done.rows {
+        for (module, rows, _) in done.rows {
             match rows {
                 Brought::Rows(rows) => self.modules[module].push(rows),
                 Brought::Parts(_) => return Err(Error::internal("shuffled rows in memory")),

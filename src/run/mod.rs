@@ -18,6 +18,7 @@ mod record;
 mod schedule;
 mod shuffle;
 mod split;
+mod tables;
 mod units;
 
 use std::path::{Path, PathBuf};
@@ -28,14 +29,15 @@ use indexmap::IndexMap;
 
 pub use budget::SMALLEST as SMALLEST_MEMORY_LIMIT;
 pub use compile::{Compiled, MEMORY, ModuleColumns, compile, compile_with};
-use output::{Output, Outputs, Sizes};
+use output::{Output, Outputs, Sizes, TableStream};
 use pass::{Found, Pass, Written};
 use passes::Passes;
 use prepare::Indexed;
 pub use record::{ModuleReport, Report};
-use record::{manifest, report};
+use record::{batch_columns, manifest, report};
 use shuffle::Shuffle;
 
+use crate::batch::ColumnLayout;
 use crate::connector::Connector;
 use crate::error::{Error, Result};
 use crate::job::{Job, OnBadEpisode};
@@ -102,7 +104,7 @@ pub fn convert_with(
     let passes = Passes::new(prepared.work(progress), prepared.budget, sizes)?;
 
     let shuffles: Vec<Shuffle> = match &job.output.shuffle {
-        Some(shuffle) => passes.shuffles(shuffle.seed, &schemas),
+        Some(shuffle) => passes.shuffles(shuffle.seed, &schemas[..modules.len()]),
         None => Vec::new(),
     };
 
@@ -115,19 +117,32 @@ pub fn convert_with(
     let intent = Intent::new(job.to_portable_json(), pipeline.described(), inputs.collect());
     let (journal, kept) = dir.journal(&intent)?;
     let journal = Arc::new(journal);
+    let storage = passes.storage.clone();
     let outputs = || {
-        let mut streams = Vec::with_capacity(modules.len());
-        for (stream, (module, schema)) in modules.iter().zip(&schemas).enumerate() {
+        let mut streams = Vec::with_capacity(schemas.len());
+        let mut tables = Vec::with_capacity(modules.len());
+        let mut steps = Vec::new();
+        let output = |stream: usize, folder, columns: &[ColumnLayout]| {
+            let (schema, journal) = (schemas[stream].clone(), Arc::clone(&journal));
+            Output::new(stream, folder, schema, columns, &job.output, journal, &kept)
+        };
+        for (i, (module, stored)) in modules.iter().zip(&storage).enumerate() {
             let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
-            let columns = &module.layout.columns;
-            let journal = Arc::clone(&journal);
-            let output = Output::new(stream, folder, schema.clone(), columns, &job.output, journal, &kept)?;
-            streams.push(match shuffles.get(stream) {
-                Some(shuffle) => output.shuffled(*shuffle, room.clone()),
-                None => output,
+            let mut own = Vec::new();
+            for table in &stored.tables {
+                let stream = modules.len() + steps.len();
+                steps.push(output(stream, dir.table_dir(&folder, table.name)?, &table.columns)?);
+                own.push(TableStream { table: table.clone(), stream, rows: 0 });
+            }
+            tables.push(own);
+            let rows = output(i, folder, &stored.rows)?;
+            streams.push(match shuffles.get(i) {
+                Some(shuffle) => rows.shuffled(*shuffle, room.clone()),
+                None => rows,
             });
         }
-        Ok::<_, Error>(Outputs::new(streams))
+        streams.append(&mut steps);
+        Ok::<_, Error>(Outputs::new(streams, tables, prepared.provenance.columns().len()))
     };
     let passes = passes.sort()?;
     let mut rehearsed = IndexMap::new();
@@ -143,7 +158,11 @@ pub fn convert_with(
     // The digests in the manifest are those of what was read.
     source.rows().files().iter().try_for_each(|file| file.check_unchanged())?;
 
-    let records: IndexMap<String, ModuleRecord> = modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
+    let mut records: IndexMap<String, ModuleRecord> =
+        modules.iter().map(ModulePlan::name).zip(outputs.finish()?).collect();
+    for (record, module) in records.values_mut().zip(modules) {
+        record.batch = batch_columns(&module.layout.columns);
+    }
     let quarantine = match job.input.on_bad_episode {
         OnBadEpisode::Quarantine => quarantine::write(&dir, source.rows(), &index.faults)?,
         OnBadEpisode::Skip | OnBadEpisode::Fail => Vec::new(),

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::cutter::{Cut, Cutter, Rows};
 use super::shuffle::{Part, Shuffle, Shuffler};
+use super::tables::Table;
 use crate::batch;
 use crate::column::LOSS_MASK;
 use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::job::Format;
-use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord};
+use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord, TableRecord};
 use crate::sink::{
     ColumnType, ContentDigest, EncodedRowGroup, Encoder, Finished, Journal, ModuleDir, RowGroupData, ShardSchema,
     ShardWriter, combine, row_group_rows,
@@ -105,21 +106,51 @@ pub(super) enum Brought {
     Parts(Vec<Part>),
 }
 
-/// The shards of all modules.
-pub(super) struct Outputs(Vec<Output>);
+impl Brought {
+    /// Does something to all rows.
+    fn each(&mut self, mut f: impl FnMut(&mut Rows)) {
+        match self {
+            Self::Rows(rows) => f(rows),
+            Self::Parts(parts) => parts.iter_mut().for_each(|part| f(part.rows_mut())),
+        }
+    }
+}
+
+/// A table, and the stream of shards that its rows go to.
+pub(super) struct TableStream {
+    pub table: Table,
+    pub stream: usize,
+    /// Rows so far.
+    pub rows: i64,
+}
+
+/// The shards of all modules: one stream a module, and behind those one a table.
+pub(super) struct Outputs {
+    streams: Vec<Output>,
+    /// By module.
+    tables: Vec<Vec<TableStream>>,
+    /// Columns in front of the batch's.
+    provenance: usize,
+}
 
 impl Outputs {
     /// One output a stream.
-    pub fn new(streams: Vec<Output>) -> Self {
-        Self(streams)
+    pub fn new(streams: Vec<Output>, tables: Vec<Vec<TableStream>>, provenance: usize) -> Self {
+        Self { streams, tables, provenance }
     }
 
-    /// Adds rows to a stream.
+    /// Adds what a unit brings to a module: rows, and of each of its tables the steps.
     ///
     /// # Errors
     /// If scratch space fails.
-    pub fn push(&mut self, stream: usize, rows: Brought) -> Result<()> {
-        let output = &mut self.0[stream];
+    pub fn push(&mut self, module: usize, mut rows: Brought, steps: Vec<Rows>) -> Result<()> {
+        let Self { streams, tables, provenance } = self;
+        for (own, steps) in tables[module].iter_mut().zip(steps) {
+            rows.each(|rows| own.table.move_offsets(rows, *provenance, own.rows));
+            own.rows += i64::try_from(steps.rows).map_err(|_| Error::internal("more steps than there are numbers"))?;
+            streams[own.stream].cutter.push(steps);
+        }
+        let output = &mut streams[module];
         match (rows, &mut output.shuffler) {
             (Brought::Rows(rows), None) => output.cutter.push(rows),
             (Brought::Parts(parts), Some(shuffler)) => shuffler.push(parts)?,
@@ -133,7 +164,7 @@ impl Outputs {
     /// # Errors
     /// If scratch space fails.
     pub fn cut(&mut self, flush: bool) -> Result<Option<Cut>> {
-        for output in &mut self.0 {
+        for output in &mut self.streams {
             if let Some(cut) = output.cut(flush)? {
                 return Ok(Some(cut));
             }
@@ -143,17 +174,30 @@ impl Outputs {
 
     /// What encoding a cut needs.
     pub fn encoder(&self, cut: &Cut) -> Arc<ModuleEncoder> {
-        Arc::clone(&self.0[cut.stream].module)
+        Arc::clone(&self.streams[cut.stream].module)
     }
 
     /// Appends a row group. They come in the order in which they were cut.
     pub fn append(&mut self, group: Encoded) -> Result<()> {
-        self.0[group.stream].append(group)
+        self.streams[group.stream].append(group)
     }
 
     /// Ends the last shards.
     pub fn finish(self) -> Result<Vec<ModuleRecord>> {
-        self.0.into_iter().map(Output::finish).collect()
+        let records = self.streams.into_iter().map(Output::finish).collect::<Result<Vec<_>>>()?;
+        let (mut modules, mut steps) = (records, Vec::new());
+        steps.extend(modules.drain(self.tables.len()..));
+        let mut steps = steps.into_iter();
+        for (module, tables) in modules.iter_mut().zip(self.tables) {
+            for TableStream { table, .. } in tables {
+                let steps = steps.next().ok_or_else(|| Error::internal("a table without a stream"))?;
+                let Table { name, places, axis, prefix, .. } = table;
+                let record = TableRecord { places, axis, prefix, steps };
+                module.tables.insert(name.to_owned(), record);
+            }
+            module.digest = module.combined(module.columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
+        }
+        Ok(modules)
     }
 }
 
@@ -321,6 +365,13 @@ impl Output {
             .collect();
         let digest = combine(columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
         let rows = self.shards.iter().map(|s| s.rows).sum();
-        Ok(ModuleRecord { folder: self.dir.relative, rows, columns, shards: self.shards, digest })
+        Ok(ModuleRecord {
+            folder: self.dir.relative,
+            rows,
+            columns,
+            shards: self.shards,
+            digest,
+            ..ModuleRecord::default()
+        })
     }
 }

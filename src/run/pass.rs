@@ -104,8 +104,8 @@ pub(super) struct State {
 
 /// What a unit brings in the end.
 pub(super) struct Done {
-    /// Rows by module.
-    pub rows: Vec<(usize, Brought)>,
+    /// Rows by module, and the steps of its tables.
+    pub rows: Vec<(usize, Brought, Vec<Rows>)>,
     findings: Vec<(usize, Finding)>,
     pub found: Found,
 }
@@ -238,14 +238,15 @@ impl Work for Conversion<'_> {
             let windows = share.batch.windows().map(|w| &**w);
             let shuffle = shuffles.get(share.module).map(|s| (*s, s.keys(&share.episodes, windows)));
             let mut columns = self.passes.provenance.values(&share.episodes, windows)?;
-            columns.extend(share.batch.into_columns().into_iter().map(|(_, t)| ColumnData::Tensor(t)));
+            let taken = self.passes.storage[share.module].take(share.batch.into_columns(), &module.layout.columns)?;
+            columns.extend(taken.rows);
             let rows = columns.first().map_or(0, ColumnData::rows);
             let rows = Rows { rows, columns };
             let brought = match shuffle {
                 Some((shuffle, keys)) => Brought::Parts(shuffle.scatter(rows, keys)),
                 None => Brought::Rows(rows),
             };
-            all.push((share.module, brought));
+            all.push((share.module, brought, taken.tables));
         }
         Ok(Done { rows: all, findings: Vec::new(), found })
     }
@@ -267,8 +268,8 @@ pub(super) struct Written {
 impl Taker<Done> for Written {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
-        for (stream, rows) in done.rows {
-            self.outputs.push(stream, rows)?;
+        for (module, rows, steps) in done.rows {
+            self.outputs.push(module, rows, steps)?;
         }
         Ok(())
     }

@@ -23,6 +23,7 @@ use super::reader::{Feed, Reader};
 use super::schedule::{self, Taker};
 use super::shuffle::Shuffle;
 use super::split::Basis;
+use super::tables::Storage;
 use super::units::{self, Unit};
 use crate::connector::{Rehearsed, Room, Survey};
 use crate::error::{Error, Result};
@@ -40,6 +41,8 @@ pub(super) struct Passes<'a> {
     pub pipeline: &'a Pipeline,
     pub modules: &'a [ModulePlan],
     pub provenance: Provenance,
+    /// How each module's batch is stored.
+    pub storage: Vec<Storage>,
     pub scratch: &'a Scratch,
     pub progress: &'a dyn Progress,
     limits: Limits,
@@ -114,6 +117,7 @@ impl<'a> Passes<'a> {
         }
         budget.check_units(&units, index, &needs, limits)?;
         let provenance = Provenance::of(index);
+        let storage = modules.iter().map(|m| Storage::of(&m.layout.columns)).collect::<Result<_>>()?;
         let feed = Feed::Input(source.rows().groups().into());
         let row_bytes = needs.row_bytes;
         Ok(Self {
@@ -122,6 +126,7 @@ impl<'a> Passes<'a> {
             pipeline,
             modules,
             provenance,
+            storage,
             scratch,
             progress,
             limits,

@@ -14,11 +14,12 @@ use super::pass::Check;
 use super::passes::{Passes, Work};
 use super::provenance::Provenance;
 use super::split;
+use super::tables::Storage;
 use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
-use crate::job::{Compat, Job, OnBadEpisode, check_supported};
+use crate::job::{Compat, Job, OnBadEpisode, WindowStorage, check_supported};
 use crate::manifest::InputFile;
 use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals, go_on};
@@ -79,7 +80,9 @@ impl Indexed {
         let threads = threads::count(options.threads);
         let budget = Budget::new(options.memory_limit, threads)?;
         let scratch = scratch(options, scratch_near)?;
-        let pipeline = Pipeline::with_own(&job.learner, own)?.with_obs_space(job.input.spaces.obs.clone());
+        let pipeline = Pipeline::with_own(&job.learner, own)?
+            .with_obs_space(job.input.spaces.obs.clone())
+            .with_indexed_windows(job.output.windows == WindowStorage::Indexed);
         let source = open(job, pipeline.reads_infos())?;
         // Before a terabyte is indexed: can the pipeline run on such columns at all?
         let peeked = source.peek()?;
@@ -193,15 +196,20 @@ impl Indexed {
 }
 
 impl Prepared {
-    /// The columns of every module.
+    /// The columns of every module's rows; and behind those the columns of every module's tables, in order.
     ///
     /// # Errors
     /// If they are more than a file can hold.
     pub fn schemas(&self, job: &Job) -> Result<Vec<ShardSchema>> {
-        let of = |m: &ModulePlan| output::schema(self.provenance.columns(), &m.layout.columns, &job.output);
-        let schemas: Vec<ShardSchema> = self.modules.iter().map(of).collect();
-        schemas.iter().try_for_each(ShardSchema::check)?;
-        Ok(schemas)
+        let (mut rows, mut tables) = (Vec::new(), Vec::new());
+        for module in &self.modules {
+            let storage = Storage::of(&module.layout.columns)?;
+            rows.push(output::schema(self.provenance.columns(), &storage.rows, &job.output));
+            tables.extend(storage.tables.iter().map(|t| output::schema(Vec::new(), &t.columns, &job.output)));
+        }
+        rows.append(&mut tables);
+        rows.iter().try_for_each(ShardSchema::check)?;
+        Ok(rows)
     }
 
     /// What the passes over the data need.

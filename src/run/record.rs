@@ -5,8 +5,9 @@ use serde::Serialize;
 
 use super::pass::Found;
 use super::prepare::Prepared;
+use crate::batch::ColumnLayout;
 use crate::job::Job;
-use crate::manifest::{Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
+use crate::manifest::{BatchColumn, Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
 use crate::pipeline::resolved;
 use crate::sink::combine;
 
@@ -167,20 +168,41 @@ pub(super) fn manifest(
     }
 }
 
+/// What a trainer sees of columns some of which are stored as windows; nothing if none is.
+pub(super) fn batch_columns(columns: &[ColumnLayout]) -> Vec<BatchColumn> {
+    if columns.iter().all(|c| c.stored.is_none()) {
+        return Vec::new();
+    }
+    let column = |c: &ColumnLayout| BatchColumn {
+        name: c.name.clone(),
+        dtype: c.ty.dtype.name().to_owned(),
+        shape: c.ty.shape.clone(),
+        table: c.stored.as_ref().map(|s| s.table.to_owned()),
+    };
+    columns.iter().map(column).collect()
+}
+
 pub(super) fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: f64) -> Report {
     let problem = |p: &Problem| match &p.first {
         Some(first) => format!("{} {} (first: {first})", p.count, p.what),
         None => format!("{} {}", p.count, p.what),
     };
-    let type_name = |c: &crate::manifest::ColumnRecord| match c.shape.as_slice() {
-        [] => c.dtype.clone(),
-        shape => format!("{}{shape:?}", c.dtype),
+    let type_name = |dtype: &str, shape: &[usize]| match shape {
+        [] => dtype.to_owned(),
+        shape => format!("{dtype}{shape:?}"),
     };
-    let module = |record: &ModuleRecord| ModuleReport {
-        columns: record.columns.iter().map(|c| (c.name.clone(), type_name(c))).collect(),
-        rows: record.rows,
-        shards: record.shards.len() as u64,
-        bytes: record.shards.iter().map(|s| s.bytes).sum(),
+    let module = |record: &ModuleRecord| {
+        let stored = record.columns.iter().map(|c| (c.name.clone(), type_name(&c.dtype, &c.shape)));
+        let windows = |c: &BatchColumn| {
+            let table = c.table.as_ref().map(|table| format!(", windows over {table}")).unwrap_or_default();
+            (c.name.clone(), format!("{}{table}", type_name(&c.dtype, &c.shape)))
+        };
+        ModuleReport {
+            columns: stored.chain(record.batch.iter().filter(|c| c.table.is_some()).map(windows)).collect(),
+            rows: record.rows,
+            shards: record.files().count() as u64,
+            bytes: record.files().map(|s| s.bytes).sum(),
+        }
     };
     Report {
         input_layout: manifest.input.layout.clone(),

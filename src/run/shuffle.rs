@@ -109,6 +109,13 @@ pub(super) struct Part {
     rows: Rows,
 }
 
+impl Part {
+    /// Its rows, to be changed in place.
+    pub fn rows_mut(&mut self) -> &mut Rows {
+        &mut self.rows
+    }
+}
+
 /// The rows at `places`, in that order.
 fn taken(rows: &Rows, places: &[usize]) -> Rows {
     let column = |column: &ColumnData| match column {

@@ -33,7 +33,7 @@ use super::beside;
 use super::file::{failed, sync_directory};
 use super::found::Found;
 use super::journal::{self, Finished, Intent, JOURNAL, JOURNAL_DRAFT, Journal};
-use super::names::{MANIFEST, MANIFEST_DRAFT, ModuleDir, QUARANTINE, RUN, UNFINISHED, folder_name};
+use super::names::{MANIFEST, MANIFEST_DRAFT, ModuleDir, QUARANTINE, RUN, TABLES, UNFINISHED, folder_name};
 use crate::error::{Error, Result};
 
 /// The directory of one run.
@@ -234,8 +234,18 @@ impl OutputDir {
     pub fn module_dir(&self, split: Option<&str>, module_id: &str) -> Result<ModuleDir> {
         let module = folder_name(module_id);
         let relative = split.map_or_else(|| module.clone(), |s| format!("{}/{module}", folder_name(s)));
+        self.shard_dir(relative)
+    }
+
+    /// Creates the folder of a table of a module: `tables/default_policy/frames`.
+    pub fn table_dir(&self, module: &ModuleDir, table: &str) -> Result<ModuleDir> {
+        self.shard_dir(format!("{TABLES}/{}/{table}", module.relative))
+    }
+
+    /// Creates a folder for shards.
+    fn shard_dir(&self, relative: String) -> Result<ModuleDir> {
         let path = relative.split('/').fold(self.root.clone(), |path, part| path.join(part));
-        fs::create_dir_all(&path).map_err(|e| failed("create the folder of a module", &path, &e))?;
+        fs::create_dir_all(&path).map_err(|e| failed("create the folder", &path, &e))?;
         let inside = path.ancestors().take_while(|p| p.starts_with(&self.root)).map(Path::to_owned);
         self.touched.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend(inside);
         Ok(ModuleDir { relative, path })

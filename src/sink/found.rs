@@ -23,6 +23,18 @@ struct ManifestFiles {
 #[derive(Debug, Deserialize)]
 struct ModuleFiles {
     shards: Vec<ShardFile>,
+    #[serde(default)]
+    tables: indexmap::IndexMap<String, TableFiles>,
+}
+
+#[derive(Debug, Deserialize)]
+struct TableFiles {
+    steps: StepFiles,
+}
+
+#[derive(Debug, Deserialize)]
+struct StepFiles {
+    shards: Vec<ShardFile>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -59,7 +71,7 @@ impl Found {
             let own = match file.as_str() {
                 MANIFEST => found.has_manifest,
                 RUN | MANIFEST_DRAFT | UNFINISHED | JOURNAL | JOURNAL_DRAFT => ours,
-                // An unfinished run has no list. Its shards lie in folders: `module/part` or `split/module/part`.
+                // An unfinished run has no list. Its shards lie in folders: `module/part`, `tables/module/table/part`.
                 path => listed.contains(path) || (found.has_mark && path.contains('/') && is_shard_name(name)),
             };
             if own { found.own.push(file) } else { found.foreign.push(file) }
@@ -140,7 +152,8 @@ fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
     if manifest.gristmill.is_empty() {
         return None;
     }
-    let shards = manifest.modules.into_values().flat_map(|m| m.shards);
+    let of = |m: ModuleFiles| m.shards.into_iter().chain(m.tables.into_values().flat_map(|t| t.steps.shards));
+    let shards = manifest.modules.into_values().flat_map(of);
     Some(shards.chain(manifest.quarantine).map(|s| s.file).collect())
 }
 

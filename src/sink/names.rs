@@ -10,6 +10,9 @@ pub const MANIFEST: &str = "manifest.json";
 pub const RUN: &str = "run.json";
 /// The folder of what was left out; see `input.on_bad_episode`.
 pub const QUARANTINE: &str = "quarantine";
+/// The folder of steps that stand once; see `output.windows`. Beside the modules and not inside of them, because readers of
+/// a folder of Parquet files look into folders inside of it, too.
+pub const TABLES: &str = "tables";
 /// Stands in the directory of a run that has not finished.
 pub const UNFINISHED: &str = ".gristmill-unfinished";
 pub(super) const MANIFEST_DRAFT: &str = ".manifest.json.draft";
@@ -57,7 +60,7 @@ pub(super) fn is_shard_name(name: &str) -> bool {
 /// assert_eq!(folder_name("../etc"), "%2E.%2Fetc"); // a leading dot hides, or climbs
 /// assert_eq!(folder_name("100%"), "100%25");
 /// assert_eq!(folder_name(""), "%"); // no other id gives this name
-/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken, as is `quarantine`
+/// assert_eq!(folder_name("manifest.json"), "%6Danifest.json"); // taken, as are `quarantine` and `tables`
 /// ```
 #[must_use]
 pub fn folder_name(module_id: &str) -> String {
@@ -65,7 +68,7 @@ pub fn folder_name(module_id: &str) -> String {
     if module_id.is_empty() {
         return "%".to_owned();
     }
-    let taken = [MANIFEST, RUN, QUARANTINE].contains(&module_id) || is_shard_name(module_id);
+    let taken = [MANIFEST, RUN, QUARANTINE, TABLES].contains(&module_id) || is_shard_name(module_id);
     let mut out = String::with_capacity(module_id.len());
     for (i, c) in module_id.char_indices() {
         if c.is_control() || "%/\\:*?\"<>|".contains(c) || (i == 0 && (c == '.' || taken)) {

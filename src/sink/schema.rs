@@ -4,7 +4,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, new_empty_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, RecordBatch, RecordBatchOptions,
+    new_empty_array,
+};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use crate::error::{Error, Result};
@@ -43,7 +46,8 @@ impl ColumnType {
     }
 
     /// Bytes per row in memory. For text an estimate: ids are hexadecimal digests of 32 to 36 characters as a rule.
-    fn row_bytes(&self) -> usize {
+    #[must_use]
+    pub fn row_bytes(&self) -> usize {
         match self {
             Self::Tensor(ty) => ty.row_bytes(),
             Self::Int64 => 8,
@@ -313,6 +317,18 @@ pub struct RowGroupData {
 }
 
 impl RowGroupData {
+    /// The rows as Arrow.
+    ///
+    /// # Errors
+    /// If the columns are not those of `schema`.
+    pub fn record_batch(&self, schema: &ShardSchema) -> Result<RecordBatch> {
+        self.check(schema)?;
+        let columns = self.columns.iter().map(|c| c.to_arrow(schema.tensors)).collect::<Result<Vec<_>>>()?;
+        let rows = RecordBatchOptions::new().with_row_count(Some(self.rows));
+        RecordBatch::try_new_with_options(schema.arrow(), columns, &rows)
+            .map_err(|e| Error::internal(format!("record batch: {e}")))
+    }
+
     /// Checks that the columns are those of `schema`. A mismatch is a fault of this crate, never the user's.
     pub fn check(&self, schema: &ShardSchema) -> Result<()> {
         if self.columns.len() != schema.columns.len() {

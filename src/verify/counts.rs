@@ -3,7 +3,7 @@
 use super::CheckName::{Counts, Manifest as ManifestCheck};
 use super::tally::Tally;
 use crate::error::Error;
-use crate::manifest::Manifest;
+use crate::manifest::{Manifest, ModuleRecord};
 use crate::sink::combine;
 
 /// The manifest against itself: rows of shards, digests of digests.
@@ -18,12 +18,17 @@ pub(super) fn manifest(manifest: &Manifest, tally: &mut Tally) {
             },
         );
     };
+    let mut all: Vec<(String, &ModuleRecord)> = Vec::new();
     for (name, module) in &manifest.modules {
+        all.push((name.clone(), module));
+        all.extend(module.tables.iter().map(|(table, t)| (format!("{name}/{table}"), &t.steps)));
+    }
+    for (name, module) in all {
         let rows = module.shards.iter().map(|s| s.rows).fold(0, u64::saturating_add);
         if rows != module.rows {
             fail(format!("module {name:?} has {} rows, its shards {rows}", module.rows), None);
         }
-        let digest = combine(module.columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
+        let digest = module.combined(module.columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
         if digest != module.digest {
             fail(format!("module {name:?} has the digest {}, its columns' give {digest}", module.digest), None);
         }

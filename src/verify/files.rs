@@ -9,7 +9,7 @@ use super::CheckName::{Bytes, Files};
 use super::tally::Tally;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::manifest::ShardRecord;
+use crate::manifest::{ModuleRecord, ShardRecord};
 use crate::progress::{Progress, Step};
 use crate::sink::{MANIFEST, RUN, UNFINISHED, file_digest};
 
@@ -18,7 +18,7 @@ use crate::sink::{MANIFEST, RUN, UNFINISHED, file_digest};
 pub(super) fn check(dataset: &Dataset, tally: &mut Tally, progress: &dyn Progress) -> Result<BTreeSet<String>> {
     let manifest = dataset.manifest();
     let records: Vec<&ShardRecord> =
-        manifest.modules.values().flat_map(|m| &m.shards).chain(&manifest.quarantine).collect();
+        manifest.modules.values().flat_map(ModuleRecord::files).chain(&manifest.quarantine).collect();
     let known: BTreeSet<&str> = records.iter().map(|r| r.file.as_str()).collect();
     let (mut regular, mut links) = (BTreeSet::new(), BTreeSet::new());
     let mut folders = vec![String::new()];

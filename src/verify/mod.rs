@@ -22,6 +22,7 @@ mod order;
 mod padding;
 mod rules;
 mod tally;
+mod windows;
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,13 +34,15 @@ pub use tally::{Check, CheckName, Status};
 
 use crate::dataset::{Dataset, Module, OpenError, Shard};
 use crate::error::{Error, Kind, Result};
+use crate::manifest::ModuleRecord;
 use crate::progress::{Progress, Step, Totals};
-use crate::sink::{ColumnData, ContentDigest, RowGroupData, combine};
+use crate::sink::{ColumnData, ContentDigest, RowGroupData};
 use crate::stats::{ColumnStats, Statistics};
 use crate::threads;
 use order::Walker;
 use rules::Rules;
 use tally::Tally;
+use windows::Indexed;
 
 /// What was found out about a data set.
 #[derive(Debug, Clone, Serialize)]
@@ -100,16 +103,21 @@ fn look(
 ) -> Result<()> {
     counts::manifest(dataset.manifest(), tally);
     let bytes =
-        dataset.manifest().modules.values().flat_map(|m| &m.shards).map(|s| s.bytes).fold(0, u64::saturating_add);
+        dataset.manifest().modules.values().flat_map(ModuleRecord::files).map(|s| s.bytes).fold(0, u64::saturating_add);
     progress.begin("files", Totals { bytes: Some(bytes), ..Totals::default() });
     let files = files::check(dataset, tally, progress)?;
     progress.end();
     progress.begin("rows", Totals { bytes: Some(bytes), ..Totals::default() });
     let mut real_steps = Some(0_u64);
+    let look = Look { files: &files, threads, progress };
     for module in dataset.modules() {
-        let seen = module_rows(dataset, module, &files, threads, tally, report, progress)?;
+        let rules = Rules::of(dataset.manifest(), module, tally);
+        let seen = module_rows(module, &rules, &look, tally, report)?;
         real_steps = real_steps.zip(seen).map(|(all, own)| all + own);
         report.modules += 1;
+        for table in module.tables() {
+            module_rows(&table.steps, &Rules::of_table(&table.steps), &look, tally, report)?;
+        }
     }
     progress.end();
     counts::counts(dataset.manifest(), real_steps, tally);
@@ -123,23 +131,30 @@ struct Looked {
     tally: Tally,
 }
 
-/// Reads a module, of the `files` that are there. Its real steps, where rows are all and each step stands once.
-fn module_rows(
-    dataset: &Dataset,
-    module: &Module,
-    files: &BTreeSet<String>,
+/// What looking at rows needs.
+struct Look<'a> {
+    /// The files that are there.
+    files: &'a BTreeSet<String>,
     threads: usize,
+    progress: &'a dyn Progress,
+}
+
+/// Reads a module, or a table of one. Its real steps, where rows are all and each step stands once.
+fn module_rows(
+    module: &Module,
+    rules: &Rules,
+    look: &Look<'_>,
     tally: &mut Tally,
     report: &mut Report,
-    progress: &dyn Progress,
 ) -> Result<Option<u64>> {
-    let rules = Rules::of(dataset.manifest(), module, tally);
+    let Look { files, threads, progress } = *look;
+    let tables = Indexed::all(module);
     let record = module.record();
     let columns = &module.schema().columns;
     let all: Vec<usize> = (0..columns.len()).collect();
     let mut digests: Vec<ContentDigest> = columns.iter().map(|(n, ty)| ContentDigest::new(n, ty)).collect();
     let mut stats: Vec<Option<ColumnStats>> = rules.masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();
-    let mut walker = Walker::new(&rules);
+    let mut walker = Walker::new(rules);
     let (mut rows, mut whole) = (0_u64, true);
     for (i, shard_record) in record.shards.iter().enumerate() {
         let shard = match module.open_shard(i) {
@@ -171,7 +186,7 @@ fn module_rows(
         let groups: Vec<usize> = (0..shard.row_groups().len()).collect();
         for group_numbers in groups.chunks(threads) {
             let looked: Vec<Result<Looked>> =
-                group_numbers.par_iter().map(|&g| look_at_group(&shard, g, &all, &rules)).collect();
+                group_numbers.par_iter().map(|&g| look_at_group(&shard, g, &all, rules, &tables)).collect();
             for (&group, looked) in group_numbers.iter().zip(looked) {
                 let looked = match looked {
                     Ok(looked) => looked,
@@ -211,10 +226,17 @@ fn module_rows(
     Ok(whole.then(|| walker.real_steps()).flatten())
 }
 
-fn look_at_group(shard: &Shard, group: usize, columns: &[usize], rules: &Rules) -> Result<Looked> {
+fn look_at_group(
+    shard: &Shard,
+    group: usize,
+    columns: &[usize],
+    rules: &Rules,
+    tables: &[Indexed<'_>],
+) -> Result<Looked> {
     let data = shard.row_group(group, columns)?;
     let mut tally = Tally::default();
     padding::check(&data, rules, &Place { shard, group }, &mut tally);
+    windows::check(&data, tables, &Place { shard, group }, &mut tally);
     let mask = rules.loss_mask.and_then(|m| data.columns[m].tensor());
     let stats = rules
         .masked
@@ -258,7 +280,7 @@ fn content(
             tally.fail(CheckName::Statistics, place(Error::data(what)));
         }
     }
-    let found = combine(record.columns.iter().zip(&digests).map(|(c, d)| (c.name.as_str(), d.as_str())));
+    let found = record.combined(record.columns.iter().zip(&digests).map(|(c, d)| (c.name.as_str(), d.as_str())));
     if found != record.digest {
         let what = format!("the module's rows have the digest {found}, the manifest says {}", record.digest);
         tally.fail(CheckName::Content, in_module(Error::data(what), module));

@@ -6,6 +6,7 @@ use crate::column::{AGENT_ID, EPS_ID, LOSS_MASK, NEXT_STATE_IN, SEQ_LENS, STATE_
 use crate::connectors;
 use crate::dataset::Module;
 use crate::error::Error;
+use crate::indexed::Axis;
 use crate::job::{Compat, Duplicates, Job};
 use crate::manifest::Manifest;
 use crate::sink::ColumnType;
@@ -56,6 +57,15 @@ pub(super) enum Advance {
 }
 
 impl Rules {
+    /// The rules for a table of steps: its columns have statistics, and that is all.
+    pub fn of_table(steps: &Module) -> Self {
+        let columns = &steps.schema().columns;
+        let loss_mask = steps.column(LOSS_MASK).filter(|&at| columns[at].1.dtype_name() == DType::Bool.name());
+        let mask_shape = loss_mask.map(|at| columns[at].1.shape());
+        let masked = columns.iter().map(|(name, ty)| Some(stats::is_masked(name, ty.shape(), mask_shape)));
+        Self { masked: masked.collect(), loss_mask, places: 1, ..Self::default() }
+    }
+
     /// The rules for a module. Says which cannot be held, and why.
     pub fn of(manifest: &Manifest, module: &Module, tally: &mut Tally) -> Self {
         let columns = &module.schema().columns;
@@ -109,7 +119,11 @@ impl Rules {
         let padding_mask =
             attention.or(rules.loss_mask.filter(|_| rules.sequences)).filter(|_| rules.seq_lens.is_none());
         let places_of = padding_mask.or(rules.loss_mask).or(attention);
-        rules.places = places_of.and_then(|at| shape(at).first().copied()).unwrap_or(1);
+        let stored = module.tables().iter().find_map(|t| match t.axis {
+            Axis::First => Some(t.places),
+            Axis::Last => t.prefix.first().copied(),
+        });
+        rules.places = places_of.and_then(|at| shape(at).first().copied()).or(stored).unwrap_or(1);
         for at in [rules.loss_mask, padding_mask].into_iter().flatten().filter(|_| rules.sequences) {
             if *shape(at) != [rules.places] {
                 let what = format!("found a mask of shape {:?}, expected [{}]", shape(at), rules.places);
@@ -141,6 +155,8 @@ impl Rules {
         let flags = [TERMINATEDS, TRUNCATEDS].map(|n| of(n, Some(DType::Bool)));
         if has("NStepReturns") || windows {
             tally.skip(Flags, "rows overlap: the flags are those of a window's last step, or stand in several rows");
+        } else if module.tables().iter().any(|t| t.steps.column(TERMINATEDS).or(t.steps.column(TRUNCATEDS)).is_some()) {
+            tally.skip(Flags, "the flags stand in a table of steps");
         } else {
             rules.flags = flags.into_iter().flatten().collect();
         }

@@ -37,11 +37,13 @@ pub enum CheckName {
     Time,
     /// `state_in` has the module's shape, and no time dimension.
     State,
+    /// Windows lie inside the tables that they are over.
+    Windows,
     /// What was read was written, dropped, filtered or left out.
     Counts,
 }
 
-const ALL: [CheckName; 14] = [
+const ALL: [CheckName; 15] = [
     CheckName::Manifest,
     CheckName::Files,
     CheckName::Bytes,
@@ -55,6 +57,7 @@ const ALL: [CheckName; 14] = [
     CheckName::Flags,
     CheckName::Time,
     CheckName::State,
+    CheckName::Windows,
     CheckName::Counts,
 ];
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 26] = [
+const ORDER: [&str; 27] = [
     "error",
     "numpy",
     "column",
@@ -13,6 +13,7 @@ const ORDER: [&str; 26] = [
     "scratch",
     "tensor",
     "window",
+    "indexed",
     "stats",
     "exact",
     "job",

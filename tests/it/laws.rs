@@ -22,6 +22,7 @@ fn options(name: &str) -> Value {
         "DecisionTransformerWindows" => json!({ "context_len": 3, "fill": { "returns_to_go": "repeat" } }),
         "Expression" => json!({ "columns": { "rewards": "rewards * 0.5 + avg(rewards)" } }),
         "ClipRewards" => json!({ "limit": 20.0 }),
+        "FrameStacking" | "StackObservations" => json!({ "num_frames": 3 }),
         "ActionChunking" => json!({ "chunk_size": 3, "past": 1 }),
         _ => json!({}),
     }
@@ -119,6 +120,11 @@ struct Place {
 
 /// Everywhere in the default pipeline where the piece can stand: its layout says so.
 fn places(entry: &Entry) -> Vec<Place> {
+    places_with(entry, false)
+}
+
+/// The same with windows stored once, or laid out.
+fn places_with(entry: &Entry, indexed: bool) -> Vec<Place> {
     const DEFAULT: [&str; 8] = [
         "AddObservationsFromEpisodesToBatch",
         "AddNextObservationsFromEpisodesToTrainBatch",
@@ -155,7 +161,7 @@ fn places(entry: &Entry) -> Vec<Place> {
                 "connectors": names.iter().map(connector).collect::<Vec<_>>(),
             }))
             .unwrap();
-            let pipeline = Pipeline::new(&learner).unwrap();
+            let pipeline = Pipeline::new(&learner).unwrap().with_indexed_windows(indexed);
             let settings = ModuleSettings { stateful, max_seq_len: Some(3), ..ModuleSettings::default() };
             let steps = episodes(&[1], obs).steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
             if let Ok(layout) = pipeline.layout(&settings, &EpisodeLayout { steps, last_obs: true }) {
@@ -248,8 +254,9 @@ fn layout_foretells_apply_and_units_may_be_cut_anywhere() {
                 let parts = place.run(&[part(&whole, 0..at), part(&whole, at..lengths.len())]);
                 let parts: Vec<_> = parts.into_iter().map(ModuleBatch::into_columns).collect();
                 for (i, (name, column)) in together.iter().enumerate() {
-                    let joined = Tensor::concat(column.ty(), &[parts[0][i].1.clone(), parts[1][i].1.clone()]);
-                    assert!(joined == *column, "{}: `{name}` depends on how units are cut", place.what);
+                    let joined =
+                        Tensor::concat(column.ty(), &[parts[0][i].1.tensor().clone(), parts[1][i].1.tensor().clone()]);
+                    assert!(joined == *column.tensor(), "{}: `{name}` depends on how units are cut", place.what);
                 }
             }
         }
@@ -287,6 +294,24 @@ fn what_is_not_looked_at_changes_nothing() {
     }
 }
 
+/// Windows that are stored once are, laid out, those that are laid out at once; also behind pieces that look at them.
+#[test]
+fn windows_stored_once_are_the_same() {
+    let lengths = [4, 3, 0, 1, 2, 0, 7, 3];
+    let mut stored = 0;
+    for entry in all() {
+        let (laid_out, indexed) = (places(entry), places_with(entry, true));
+        assert_eq!(laid_out.len(), indexed.len());
+        for (laid_out, indexed) in laid_out.iter().zip(&indexed) {
+            let units = [episodes(&lengths, &laid_out.obs)];
+            let (all, windows) = (laid_out.run(&units).remove(0), indexed.run(&units).remove(0));
+            stored += windows.iter().filter(|(_, column)| column.stored().is_some()).count();
+            assert!(all.into_columns() == windows.into_columns(), "{}", laid_out.what);
+        }
+    }
+    assert!(stored > 1000, "{stored}");
+}
+
 /// However episodes are cut into sequences, each step has the same values: also those of pieces behind the cut.
 #[test]
 fn cuts_agree_on_every_step() {
@@ -314,7 +339,9 @@ fn cuts_agree_on_every_step() {
         // One more step in each episode that has any.
         let lengths = lengths.map(|len| if len == 0 { 0 } else { len + 1 });
         let a_step = |name: &str| !name.starts_with("state_in") && name != "seq_lens";
-        let back = |(name, column)| (String::from(name), batch.windows().unwrap().scatter(column, lengths).unwrap());
+        let back = |(name, column): (&str, &gristmill::batch::Column)| {
+            (String::from(name), batch.windows().unwrap().scatter(column.tensor(), lengths).unwrap())
+        };
         batch.iter().filter(|(name, _)| a_step(name)).map(back).collect::<Vec<_>>()
     };
     let rllibs = steps(json!({ "type": "AddTimeDimToBatchAndZeroPad" }));

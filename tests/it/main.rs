@@ -15,6 +15,7 @@ mod determinism;
 mod diff;
 mod faults;
 mod golden;
+mod indexed;
 mod infos;
 mod inspect;
 mod job;

@@ -107,7 +107,7 @@ fn a_data_set_passes_as_it_was_written() {
         let skipped: Vec<&Value> =
             report["checks"].as_array().unwrap().iter().filter(|c| c["status"] != "passed").collect();
         assert!(skipped.is_empty(), "{job}: {skipped:?}");
-        assert_eq!(report["checks"].as_array().unwrap().len(), 14);
+        assert_eq!(report["checks"].as_array().unwrap().len(), 15);
     }
     let work = written("");
     let output = gristmill(&["verify", "out"], work.path());
@@ -365,6 +365,52 @@ fn hostile_manifests_are_refused_before_a_file_is_touched() {
         m["counts"]["bad_steps"] = json!(u64::MAX);
     });
     assert!(names(&failed(&work)).contains(&"counts"));
+}
+
+/// What a manifest says of tables, an attacker may have written.
+#[test]
+fn hostile_tables_are_refused() {
+    type Change = fn(&mut Value);
+    let changes: [(Change, &str); 8] = [
+        (|m| m["steps"]["shards"][0]["file"] = json!("../in/a.parquet"), "it climbs"),
+        (|m| m["steps"]["folder"] = json!("/etc"), "it is absolute"),
+        (|m| m["places"] = json!(0), "found windows of [] times 0 places"),
+        (|m| m["places"] = json!(1_u64 << 40), "found windows of [] times 1099511627776 places"),
+        (|m| m["places"] = json!(1_u64 << 28), "at most 512 MiB"),
+        (|m| m["prefix"] = json!([2]), "found int64, expected int64[2]"),
+        (|m| m["places"] = json!(3), "found float32[6] in the shards, the batch says float32[4]"),
+        (|m| m["steps"]["columns"][0]["name"] = json!("other"), "found no such column in the shards"),
+    ];
+    let indexed = "[output]\nwindows = 'indexed'\n[[learner.connectors]]\ntype = 'StackObservations'\nnum_frames = 2\n";
+    for (change, told) in changes {
+        let work = written(indexed);
+        report(&work, 0);
+        with_manifest(&work, |m| change(&mut m["modules"]["default_policy"]["tables"]["frames"]));
+        let failed = failed(&work);
+        assert_eq!(names(&failed), ["manifest"], "{told}");
+        contains(&failed[0].1[0]["what"].to_string(), &[told]);
+    }
+    let work = written(indexed);
+    with_manifest(&work, |m| {
+        let tables = m["modules"]["default_policy"]["tables"].as_object_mut().unwrap();
+        let frames = tables.remove("frames").unwrap();
+        tables.insert("secrets".to_owned(), frames);
+    });
+    contains(&failed(&work)[0].1[0]["what"].to_string(), &["found a table that no gristmill writes"]);
+}
+
+/// Windows that point out of their table, in a file whose digests somebody has made fit.
+#[test]
+fn windows_outside_of_their_table_are_told() {
+    let indexed = "[output]\nwindows = 'indexed'\n[[learner.connectors]]\ntype = 'StackObservations'\nnum_frames = 2\n";
+    let work = written(indexed);
+    with_manifest(&work, |m| m["modules"]["default_policy"]["tables"]["frames"]["steps"]["rows"] = json!(5));
+    let failed = failed(&work);
+    let windows = failed.iter().find(|(name, _)| name == "windows").expect("the check of windows failed");
+    contains(
+        &windows.1[0].to_string(),
+        &["found the window (offset 4, length 2, pad 0)", "over the 5 rows of the table `frames`"],
+    );
 }
 
 #[test]

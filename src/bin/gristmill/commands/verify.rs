@@ -46,6 +46,7 @@ const fn about(name: CheckName) -> (&'static str, &'static str) {
         CheckName::Padding => ("padding", "zeros in padded places"),
         CheckName::Flags => ("flags", "episodes end where they are flagged"),
         CheckName::Time => ("time", "t goes on inside an episode"),
+        CheckName::Windows => ("windows", "those that are stored once lie inside their tables"),
         CheckName::State => ("state", "recurrent states have no time dimension"),
         CheckName::Counts => ("counts", "what was read was written or left out"),
     }
