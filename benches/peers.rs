@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! peers copy IN OUT THREADS       decode everything and encode it again, with settings tuned for such data
+//! peers compile IN JOB THREADS    gristmill itself: the job over IN's rows in memory; prints steps a second
 //! peers pages IN OUT.. -- COLUMNS the floor: decompress these columns' pages of IN and compress the pages of OUT..
 //! ```
 //!
@@ -16,6 +17,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use gristmill::job::Job;
+use gristmill::progress::Silent;
+use gristmill::run::{self, Options};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::arrow::arrow_writer::{ArrowColumnChunk, ArrowRowGroupWriterFactory, compute_leaves};
@@ -34,6 +38,7 @@ fn main() -> Result<()> {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
         ["copy", input, output, threads] => copy(Path::new(input), Path::new(output), threads.parse()?),
+        ["compile", input, job, threads] => compile(Path::new(input), Path::new(job), threads.parse()?),
         ["pages", input, rest @ ..] => {
             let split = rest.iter().position(|a| *a == "--").unwrap_or(rest.len());
             pages(input, &rest[..split], rest.get(split + 1..).unwrap_or_default())
@@ -79,6 +84,24 @@ fn copy(input: &Path, output: &Path, threads: usize) -> Result<()> {
         }
     }
     writer.close()?;
+    Ok(())
+}
+
+/// Reads the rows first: what is timed goes from Arrow in memory to the train batch in memory.
+fn compile(input: &Path, job: &Path, threads: usize) -> Result<()> {
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(input)?)?.build()?;
+    let batches = reader.collect::<std::result::Result<Vec<_>, _>>()?;
+    let steps: usize = batches.iter().map(arrow::array::RecordBatch::num_rows).sum();
+    let job = Job::load(job).map_err(|errors| errors[0].to_string())?;
+    let options = Options { threads: Some(threads), ..Options::default() };
+    let started = Instant::now();
+    let compiled = run::compile(&job, batches, &options, &Silent).map_err(|e| e.to_string())?;
+    let seconds = started.elapsed().as_secs_f64();
+    assert!(compiled.modules.values().map(|m| m.rows).sum::<usize>() > 0, "no rows");
+    #[expect(clippy::cast_precision_loss, reason = "a speed")]
+    {
+        println!("{:.1}", steps as f64 / seconds);
+    }
     Ok(())
 }
 

@@ -102,9 +102,29 @@ impl Stored {
             window[at * size..at * size + steps.len()].copy_from_slice(steps);
             return;
         }
-        for (k, step) in steps.chunks_exact(size).enumerate() {
-            interleave(window, step, channel, at + k, self.places);
+        let steps = steps.chunks_exact(size);
+        match <[&[u8]; 4]>::try_from(steps.clone().collect::<Vec<_>>()) {
+            Ok(all) if self.places == 4 => interleave_four(window, all, channel),
+            _ => steps.enumerate().for_each(|(k, step)| interleave(window, step, channel, at + k, self.places)),
         }
+    }
+}
+
+/// Interleaves four whole steps, the number that everybody stacks: slots are written one after the other, which vectors do.
+pub fn interleave_four(window: &mut [u8], steps: [&[u8]; 4], channel_bytes: usize) {
+    fn fixed<const N: usize>(window: &mut [u8], steps: [&[u8]; 4]) {
+        let [a, b, c, d] = steps.map(|step| step.as_chunks::<N>().0);
+        let (places, _) = window.as_chunks_mut::<N>();
+        let (slots, _) = places.as_chunks_mut::<4>();
+        for ((((slot, a), b), c), d) in slots.iter_mut().zip(a).zip(b).zip(c).zip(d) {
+            *slot = [*a, *b, *c, *d];
+        }
+    }
+    match channel_bytes {
+        1 => fixed::<1>(window, steps),
+        3 => fixed::<3>(window, steps),
+        4 => fixed::<4>(window, steps),
+        _ => steps.iter().enumerate().for_each(|(k, step)| interleave(window, step, channel_bytes, k, 4)),
     }
 }
 

@@ -50,7 +50,7 @@ def open(directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> Da
 
     Args:
         directory: The directory with ``manifest.json``.
-        cache_bytes: Memory for decoded row groups, by module.
+        cache_bytes: Memory for decoded row groups, by module, and as much again by table of windows that are stored once.
 
     Raises:
         MissingFileError: If there is no manifest: the directory is no data set, or an unfinished one.
@@ -356,7 +356,7 @@ class Module(Sequence["dict[str, Array]"]):
         for table, own in by_table.items():
             with self._lock:
                 if table not in self._steps:
-                    self._steps[table] = self._core.steps(self.name, table)
+                    self._steps[table] = self._core.steps(self.name, table, self._cache_bytes)
                 steps = self._steps[table]
             index = [np.ascontiguousarray(stored[name]).tobytes() for name in self._index[table]]
             stored.update(zip(own, map(array, steps.lay_out(own, index)), strict=True))

@@ -69,11 +69,11 @@ impl Dataset {
     }
 
     /// The steps of a table of a module; no shard of it is opened before a step is asked for.
-    fn steps(&self, py: Python<'_>, module: &str, table: &str) -> PyResult<Steps> {
+    fn steps(&self, py: Python<'_>, module: &str, table: &str, cache_bytes: usize) -> PyResult<Steps> {
         let module = self.module(py, module)?;
         let there = module.tables().iter().find(|t| t.name == table);
         let table = there.ok_or_else(|| raised(py, &Error::internal(format!("there is no table {table:?}"))))?;
-        Ok(Steps(dataset::Steps::new(table, Arc::new(mapped))))
+        Ok(Steps(dataset::Steps::new(table, cache_bytes, Arc::new(mapped))))
     }
 
     /// The rows of a module as an Arrow stream in a capsule, read as the consumer asks for them. `shards` are all of its

@@ -10,7 +10,7 @@ use crate::column::{OBS, root};
 use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::indexed::{Axis, FRAMES, Stored, WindowIndex, Windowed, interleave};
+use crate::indexed::{Axis, FRAMES, Stored, WindowIndex, Windowed, interleave, interleave_four};
 use crate::job::{Compat, ModuleSettings};
 use crate::tensor::{Tensor, TensorBuilder, TensorType};
 use crate::window::{End, Pad, Span, Spec, Start, Windows};
@@ -234,15 +234,20 @@ fn stack(num_frames: usize, episodes: &EpisodeBatch, obs: &Tensor, history: Opti
                 }
                 continue;
             }
+            // The frame `back` steps before step t, if it is known.
+            let frame = |t: usize, back: usize| match (t.checked_sub(back), history) {
+                (Some(t), _) => Some(obs.row(steps.start + t)),
+                (None, Some(history)) if back - t <= known => Some(history.row(before.end - (back - t))),
+                (None, _) => None,
+            };
             for (t, row) in rows.by_ref().take(steps.len()).enumerate() {
-                for k in 0..num_frames {
-                    // The frame is `back` steps before step t.
-                    let back = num_frames - 1 - k;
-                    let frame = match (t.checked_sub(back), history) {
-                        (Some(t), _) => obs.row(steps.start + t),
-                        (None, Some(history)) if back - t <= known => history.row(before.end - (back - t)),
-                        (None, _) => continue,
-                    };
+                if num_frames == 4
+                    && let [Some(a), Some(b), Some(c), Some(d)] = [3, 2, 1, 0].map(|back| frame(t, back))
+                {
+                    interleave_four(row, [a, b, c, d], channel_bytes);
+                    continue;
+                }
+                for (k, frame) in (0..num_frames).filter_map(|k| Some((k, frame(t, num_frames - 1 - k)?))) {
                     interleave(row, frame, channel_bytes, k, num_frames);
                 }
             }

@@ -21,7 +21,7 @@ use crate::indexed::{INDEX, Stored};
 use crate::sink::{ColumnData, ColumnType, RowGroupData};
 use crate::tensor::Tensor;
 
-/// Bytes of decoded steps that a reader keeps, by table.
+/// Bytes of decoded steps that [`LaidOut`] keeps, by table.
 const KEPT: usize = 256 << 20;
 
 /// Does something to a shard that was opened: maps it into memory, say.
@@ -53,6 +53,8 @@ struct Kept {
     columns: HashMap<Key, (Tensor, usize, u64)>,
     by_use: BTreeMap<u64, Key>,
     bytes: usize,
+    /// The most that is kept, but for one column.
+    most: usize,
     uses: u64,
 }
 
@@ -74,7 +76,7 @@ impl Kept {
         }
         self.by_use.insert(self.uses, key);
         self.bytes += bytes;
-        while self.bytes > KEPT && self.columns.len() > 1 {
+        while self.bytes > self.most && self.columns.len() > 1 {
             let Some((_, key)) = self.by_use.pop_first() else { break };
             if let Some((_, bytes, _)) = self.columns.remove(&key) {
                 self.bytes -= bytes;
@@ -84,9 +86,9 @@ impl Kept {
 }
 
 impl Steps {
-    /// The steps of `table`. `prepare` is done to each shard that is opened.
+    /// The steps of `table`, of which at most `kept` bytes stay decoded. `prepare` is done to each shard that is opened.
     #[must_use]
-    pub fn new(table: &Table, prepare: Arc<Prepare>) -> Self {
+    pub fn new(table: &Table, kept: usize, prepare: Arc<Prepare>) -> Self {
         let shards = &table.steps.record().shards;
         let starts = std::iter::once(0).chain(shards.iter().scan(0_u64, |sum, shard| {
             *sum = sum.saturating_add(shard.rows);
@@ -96,7 +98,7 @@ impl Steps {
             prepare,
             shards: shards.iter().map(|_| OnceLock::new()).collect(),
             starts: starts.collect(),
-            kept: Mutex::default(),
+            kept: Mutex::new(Kept { most: kept, ..Kept::default() }),
             table: table.clone(),
         }
     }
@@ -255,7 +257,7 @@ impl LaidOut {
     /// # Errors
     /// If the manifest contradicts itself.
     pub fn with(module: &Module, prepare: &Arc<Prepare>) -> Result<Self> {
-        let tables: Vec<Steps> = module.tables().iter().map(|t| Steps::new(t, Arc::clone(prepare))).collect();
+        let tables: Vec<Steps> = module.tables().iter().map(|t| Steps::new(t, KEPT, Arc::clone(prepare))).collect();
         let indices = module.tables().iter().map(|t| module.index_of(t)).collect::<Result<_>>()?;
         let (mut columns, mut origins) = (Vec::new(), Vec::new());
         for (i, (name, ty)) in module.schema().columns.iter().enumerate() {

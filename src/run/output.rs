@@ -73,6 +73,11 @@ pub(super) fn schema(
     ShardSchema::new(provenance.into_iter().chain(all).collect()).with_tensors(output.tensors)
 }
 
+/// Bytes of a row's windows, laid out.
+pub(super) fn windows_bytes(columns: &[batch::ColumnLayout]) -> usize {
+    columns.iter().filter(|c| c.stored.is_some()).map(|c| c.ty.row_bytes()).fold(0, usize::saturating_add)
+}
+
 /// What the output holds in memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Sizes {

@@ -204,7 +204,8 @@ impl Prepared {
         let (mut rows, mut tables) = (Vec::new(), Vec::new());
         for module in &self.modules {
             let storage = Storage::of(&module.layout.columns)?;
-            rows.push(output::schema(self.provenance.columns(), &storage.rows, &job.output));
+            let schema = output::schema(self.provenance.columns(), &storage.rows, &job.output);
+            rows.push(schema.with_windows(output::windows_bytes(&module.layout.columns)));
             tables.extend(storage.tables.iter().map(|t| output::schema(Vec::new(), &t.columns, &job.output)));
         }
         rows.append(&mut tables);

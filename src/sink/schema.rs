@@ -97,19 +97,27 @@ pub struct ShardSchema {
     pub columns: Vec<(String, ColumnType)>,
     /// How tensors with a shape are stored.
     pub tensors: TensorStorage,
+    /// Bytes that a row takes with its windows laid out, beside those that are stored.
+    pub windows: usize,
 }
 
 impl ShardSchema {
     /// A schema from its columns. Tensors are lists.
     #[must_use]
     pub fn new(columns: Vec<(String, ColumnType)>) -> Self {
-        Self { columns, tensors: TensorStorage::List }
+        Self { columns, tensors: TensorStorage::List, windows: 0 }
     }
 
     /// The same columns with tensors stored otherwise.
     #[must_use]
     pub fn with_tensors(self, tensors: TensorStorage) -> Self {
         Self { tensors, ..self }
+    }
+
+    /// The same columns, of rows that take so many bytes more with their windows laid out.
+    #[must_use]
+    pub fn with_windows(self, bytes: usize) -> Self {
+        Self { windows: bytes, ..self }
     }
 
     /// Checks what a file cannot hold: two columns of one name, rows too large for a list or a page.
@@ -187,7 +195,8 @@ impl ShardSchema {
 #[must_use]
 pub fn row_group_rows(schema: &ShardSchema, rows_per_shard: usize) -> usize {
     const TARGET: usize = 32 << 20;
-    let most = (TARGET / schema.row_bytes().max(1)).max(1);
+    // Readers lay out whole row groups, too: rows whose windows are stored once are cut as if they were not.
+    let most = (TARGET / schema.row_bytes().saturating_add(schema.windows).max(1)).max(1);
     let rows_per_shard = rows_per_shard.max(1);
     let groups = rows_per_shard.div_ceil(most);
     rows_per_shard.div_ceil(groups)
@@ -382,6 +391,7 @@ mod tests {
         let schema = |n| ShardSchema::new(vec![("obs".into(), tensor(&[n]))]);
         assert_eq!(row_group_rows(&schema(256), 65_536), 32_768);
         assert_eq!(row_group_rows(&schema(25), 65_536), 65_536);
+        assert_eq!(row_group_rows(&schema(25).with_windows(924), 65_536), 32_768);
         assert_eq!(row_group_rows(&schema(10 << 20), 65_536), 1);
         assert_eq!(row_group_rows(&schema(4), 0), 1);
         assert_eq!(row_group_rows(&schema(0), 10), 10);
