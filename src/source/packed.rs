@@ -8,11 +8,15 @@
 //! "BCJNGGhA..."  ─base64─▶  04 22 4d 18 | FLG BD [content size] HC | block ...  ─LZ4─▶  80 05 95 ... 2e  ─▶ NdArray
 //! ```
 
+mod text;
+
 use std::io::Read;
+use std::ops::Range;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
+use self::text::TextPattern;
 use super::ndarray::NdArray;
 use super::pickle;
 use crate::error::{Error, Result};
@@ -41,13 +45,16 @@ pub fn ndarray(text: &str) -> Result<NdArray> {
 /// Unpacks one text after the other with the same two scratch buffers.
 ///
 /// The pickles of a column differ in their arrays' elements alone, as a rule. So the first one is read by the machine,
-/// and those after it are compared with it; running the machine for each would take most of the time.
+/// and those after it are compared with it; running the machine for each would take most of the time. Small arrays differ
+/// so in their texts already, which saves the unfolding, too: see [`TextPattern`].
 #[derive(Debug)]
 pub struct Unpacker {
     frame: Vec<u8>,
     content: Vec<u8>,
     limit: u64,
     pattern: Option<Pattern>,
+    /// The last text of that pattern, if texts can be told by it.
+    text: Option<TextPattern>,
     /// The last array that did not lie in its pickle as it is.
     other: Option<NdArray>,
 }
@@ -80,7 +87,7 @@ impl Unpacker {
     /// An unpacker that refuses texts unfolding to more than `limit` bytes.
     #[must_use]
     pub const fn with_limit(limit: u64) -> Self {
-        Self { frame: Vec::new(), content: Vec::new(), limit, pattern: None, other: None }
+        Self { frame: Vec::new(), content: Vec::new(), limit, pattern: None, text: None, other: None }
     }
 
     /// The array in one packed text.
@@ -91,6 +98,11 @@ impl Unpacker {
 
     /// The type and the elements of the array in one packed text.
     pub fn unpack(&mut self, text: &str) -> Result<(&TensorType, &[u8])> {
+        let told = self.text.as_ref().and_then(|known| known.elements(text, &mut self.frame));
+        if let Some(place) = told {
+            let pattern = self.pattern.as_ref().ok_or_else(|| Error::internal("a text of no pickle"))?;
+            return Ok((&pattern.ty, &self.frame[place]));
+        }
         self.unpack_text(text)?;
         let known = self.pattern.as_ref().is_some_and(|p| p.elements(&self.content).is_some());
         if !known {
@@ -108,8 +120,16 @@ impl Unpacker {
             self.pattern = pattern;
         }
         let pattern = self.pattern.as_ref().ok_or_else(|| Error::internal("no pickle to compare with"))?;
+        self.text = self.text_pattern(text, pattern.head.len()..pattern.head.len() + pattern.len);
         let elements = pattern.elements(&self.content).ok_or_else(|| Error::internal("a pickle unlike itself"))?;
         Ok((&pattern.ty, elements))
+    }
+
+    /// What tells texts like this one, whose elements lie at `place` of its pickle.
+    fn text_pattern(&self, text: &str, place: Range<usize>) -> Option<TextPattern> {
+        let header = Header::read(&self.frame).ok()?;
+        header.content.filter(|_| header.plain)?;
+        TextPattern::of(text, &self.frame, header.len, place)
     }
 
     /// Unfolds a text to its pickle, in [`Self::content`].
@@ -244,6 +264,23 @@ mod tests {
         p.extend(n.to_le_bytes());
         p.extend(b"\x85\x8c\x01CtR.");
         p
+    }
+
+    /// What RLlib packs of an array of bytes, more or less.
+    pub(super) fn packed(data: &[u8]) -> String {
+        let mut pickle = zeros(u32::try_from(data.len()).unwrap());
+        let at = pickle.windows(8).position(|w| w == (data.len() as u64).to_le_bytes()).unwrap() + 8;
+        pickle[at..at + data.len()].copy_from_slice(data);
+        frame(FrameInfo::new().content_size(Some(pickle.len() as u64)), &pickle)
+    }
+
+    #[test]
+    fn small_arrays_are_told_by_their_text() {
+        let mut unpacker = Unpacker::default();
+        assert_eq!(unpacker.ndarray(CART_POLE).unwrap(), cart_pole());
+        assert!(unpacker.text.is_some());
+        let known = unpacker.text.as_ref().unwrap();
+        assert!(known.elements(CART_POLE, &mut Vec::new()).is_some());
     }
 
     #[test]
