@@ -8,7 +8,7 @@ FUZZ_TARGETS ?= job item pickle packed tensor_metadata file convert manifest jou
 GRISTMILL = target/debug/gristmill
 WHEELS = target/wheels
 
-.PHONY: test test-rust test-python test-bridges wheel lint fmt schemas oracle memory shapes fuzz bench readers kill clean
+.PHONY: test test-rust test-python test-bridges wheel lint fmt schemas oracle memory shapes fuzz bench kernels readers kill clean
 
 test: test-rust test-python
 
@@ -89,6 +89,10 @@ fuzz:
 bench: .venv/bench
 	cargo build --release
 	.venv/bin/python benches/bench.py $(ARGS)
+
+# The inner loops by themselves.
+kernels:
+	cargo bench --bench kernels --no-default-features -- $(ARGS)
 
 # How fast peers read shards back, tensors as lists and as bytes.
 readers: .venv/bench
