@@ -18,7 +18,10 @@
 
 use std::sync::{Arc, OnceLock};
 
-use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
+use arrow::buffer::MutableBuffer;
+use rayon::prelude::*;
+
+use crate::tensor::{DType, Tensor, TensorType};
 use crate::window::Windows;
 
 /// Steps of an episode that are laid side by side along the last axis: `FrameStacking` and its kin.
@@ -35,6 +38,9 @@ pub fn table_name(name: &str) -> Option<&'static str> {
 
 /// The columns of an index, each behind the table's name: `frames_offset`.
 pub const INDEX: [(&str, DType); 3] = [("offset", DType::Int64), ("length", DType::Int32), ("pad", DType::Int32)];
+
+/// Bytes that a thread lays out at a time.
+const PART: usize = 1 << 20;
 
 /// The axis along which the steps of a window are laid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
@@ -201,8 +207,17 @@ impl WindowIndex {
     /// The windows, row by row: offset, length, pad.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (i64, i32, i32)> {
-        let (offsets, lengths, pads) =
-            (self.offset.values::<i64>(), self.length.values::<i32>(), self.pad.values::<i32>());
+        self.from(0)
+    }
+
+    /// The same from row `row` on.
+    fn from(&self, row: usize) -> impl ExactSizeIterator<Item = (i64, i32, i32)> {
+        let first = row * self.offset.ty().row_elements();
+        let (offsets, lengths, pads) = (
+            &self.offset.values::<i64>()[first..],
+            &self.length.values::<i32>()[first..],
+            &self.pad.values::<i32>()[first..],
+        );
         offsets.iter().zip(lengths).zip(pads).map(|((offset, length), pad)| (*offset, *length, *pad))
     }
 }
@@ -279,22 +294,39 @@ impl Windowed {
     #[must_use]
     pub fn whole(&self) -> &Tensor {
         self.whole.get_or_init(|| {
-            let size = self.stored.step.row_bytes();
-            let window_bytes = self.stored.window().row_bytes();
-            let mut out = TensorBuilder::with_capacity(self.stored.window(), self.index.iter().len());
-            let mut window = vec![0; window_bytes];
-            for (offset, length, pad) in self.index.iter() {
-                // An index that a piece made: never negative, never outside.
-                let number = |n: i64| usize::try_from(n).unwrap_or(0);
-                let (offset, length, pad) = (number(offset), number(length.into()), number(pad.into()));
-                window.fill(0);
-                if length > 0 {
-                    self.stored.lay(&mut window, pad, &self.steps.bytes()[offset * size..(offset + length) * size]);
-                }
-                out.extend_bytes(&window, 1);
-            }
-            out.finish().reshaped(self.ty.clone(), self.index.rows())
+            let mut out = MutableBuffer::from_len_zeroed(self.index.rows() * self.ty.row_bytes());
+            self.lay_rows(0, out.as_slice_mut());
+            Tensor::new(self.ty.clone(), self.index.rows(), out.into())
         })
+    }
+
+    /// The same on all threads of the pool that this is called in.
+    #[must_use]
+    pub fn laid_out(&self) -> Tensor {
+        let bytes = self.ty.row_bytes();
+        let mut out = MutableBuffer::from_len_zeroed(self.index.rows() * bytes);
+        if let Some(rows) = PART.checked_div(bytes) {
+            let rows = rows.max(1);
+            let parts = out.as_slice_mut().par_chunks_mut(rows * bytes).enumerate();
+            parts.for_each(|(i, part)| self.lay_rows(i * rows, part));
+        }
+        Tensor::new(self.ty.clone(), self.index.rows(), out.into())
+    }
+
+    /// Lays the rows from `first` on into `out`, which is zeroed, and as long as they are.
+    fn lay_rows(&self, first: usize, out: &mut [u8]) {
+        let (size, window) = (self.stored.step.row_bytes(), self.stored.window().row_bytes());
+        if window == 0 {
+            return;
+        }
+        for (slot, (offset, length, pad)) in out.chunks_exact_mut(window).zip(self.index.from(first)) {
+            // An index that a piece made: never negative, never outside.
+            let number = |n: i64| usize::try_from(n).unwrap_or(0);
+            let (offset, length, pad) = (number(offset), number(length.into()), number(pad.into()));
+            if length > 0 {
+                self.stored.lay(slot, pad, &self.steps.bytes()[offset * size..(offset + length) * size]);
+            }
+        }
     }
 }
 
@@ -346,6 +378,7 @@ mod tests {
         assert_eq!(sequences.stored().prefix, [2]);
         assert_eq!(sequences.ty().shape, [2, 2]);
         assert_eq!(sequences.whole(), &cut_up(pairs.whole()));
+        assert_eq!(&sequences.laid_out(), sequences.whole());
     }
 
     #[test]

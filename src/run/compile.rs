@@ -1,28 +1,34 @@
 //! A conversion without files: episodes in memory in, the train batch in memory out.
 
-use indexmap::IndexMap;
-
-use arrow::array::RecordBatch;
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use arrow::array::RecordBatch;
+use indexmap::IndexMap;
+
 use super::Options;
 use super::cutter::Rows;
-use super::output::{Brought, Sizes};
+use super::output::{self, Brought, Sizes};
 use super::pass::{Done, Found, Pass};
 use super::passes::Passes;
 use super::prepare::{Indexed, Prepared};
 use super::record::{Report, manifest, report};
 use super::schedule::Taker;
+use super::tables::{Storage, Table};
+use crate::batch::ColumnLayout;
 use crate::connector::Connector;
 use crate::error::{Error, Result};
+use crate::indexed::{WindowIndex, Windowed};
 use crate::job::Job;
 use crate::manifest::{ColumnRecord, ModuleRecord};
+use crate::pipeline::ModulePlan;
 use crate::progress::Progress;
-use crate::sink::{ColumnData, ColumnType};
-use crate::source::file::InputFile as Table;
+use crate::sink::{ColumnData, ColumnType, ShardSchema};
+use crate::source::file::InputFile;
 use crate::source::recognise;
+use crate::threads;
 
 /// What a table in memory is called in messages.
 pub const MEMORY: &str = "<memory>";
@@ -96,23 +102,34 @@ pub fn compile_with(
     progress: &dyn Progress,
 ) -> Result<Compiled> {
     let started = Instant::now();
-    let open = |job: &Job, infos| recognise::open_files(job, vec![Arc::new(Table::in_memory(MEMORY, batches)?)], infos);
+    let open =
+        |job: &Job, infos| recognise::open_files(job, vec![Arc::new(InputFile::in_memory(MEMORY, batches)?)], infos);
     let mut indexed = Indexed::new(job, own, open, |_| Ok(false), Path::new("."), options, progress)?;
     let (files, input_bytes) = (std::mem::take(&mut indexed.input_files), indexed.input_bytes);
-    // In memory rows are what a trainer sees.
-    indexed.pipeline = indexed.pipeline.with_indexed_windows(false);
+    // Windows are laid out once, at the end and where they stay: laid out unit by unit they would be copied again.
+    indexed.pipeline = indexed.pipeline.with_indexed_windows(true);
+    let workers = indexed.threads;
     let prepared = indexed.prepare(job, progress)?;
-    let Prepared { modules, basis, .. } = &prepared;
+    let Prepared { modules, basis, provenance, .. } = &prepared;
     let schemas = prepared.schemas(job)?;
+    let (rows, mut tables) = schemas.split_at(modules.len());
+    let whole = |m: &ModulePlan| output::schema(provenance.columns(), &m.layout.columns, &job.output);
+    let laid_out: Vec<ShardSchema> = modules.iter().map(whole).collect();
+    laid_out.iter().try_for_each(ShardSchema::check)?;
     let passes = Passes::new(prepared.work(progress), prepared.budget, Sizes::default())?.sort()?;
     let mut rehearsed = IndexMap::new();
     let surveys = passes.survey(basis.as_ref(), &mut rehearsed)?;
-    let fresh = || Ok(Collected { modules: modules.iter().map(|_| Vec::new()).collect(), found: Found::default() });
+    let fresh = || Ok(Collected::new(&passes.storage, provenance.columns().len()));
     let collected = passes.run(Pass::Convert(&[]), &surveys, &mut rehearsed, "converting", fresh)?;
 
     let (mut out, mut records) = (IndexMap::new(), IndexMap::new());
-    for ((module, schema), parts) in modules.iter().zip(schemas).zip(collected.modules) {
-        let joined = Rows::joined(&schema.columns, parts)?;
+    let pool = threads::pool(workers)?;
+    for (((module, schema), own), laid_out) in modules.iter().zip(rows).zip(collected.modules).zip(laid_out) {
+        let (own_tables, others) = tables.split_at(own.tables.len());
+        tables = others;
+        let joined = Rows::joined(&schema.columns, own.rows)?;
+        let steps = own.tables.into_iter().zip(own_tables).map(|(t, schema)| Rows::joined(&schema.columns, t.steps));
+        let stored = Stored { names: &schema.columns, rows: joined, tables: steps.collect::<Result<_>>()? };
         let column = |(name, ty): &(String, ColumnType)| ColumnRecord {
             name: name.clone(),
             dtype: ty.dtype_name().to_owned(),
@@ -121,14 +138,15 @@ pub fn compile_with(
         };
         let record = ModuleRecord {
             folder: module.name(),
-            rows: joined.rows as u64,
-            columns: schema.columns.iter().map(column).collect(),
+            rows: stored.rows.rows as u64,
+            columns: laid_out.columns.iter().map(column).collect(),
             ..ModuleRecord::default()
         };
         records.insert(module.name(), record);
-        let names = schema.columns.into_iter().map(|(name, _)| name);
-        let columns = names.zip(joined.columns).collect();
-        out.insert(module.name(), ModuleColumns { rows: joined.rows, columns });
+        let storage = &passes.storage[out.len()];
+        let columns = pool.install(|| stored.laid_out(&module.layout.columns, storage, provenance.columns().len()))?;
+        let names = laid_out.columns.into_iter().map(|(name, _)| name);
+        out.insert(module.name(), ModuleColumns { rows: stored.rows.rows, columns: names.zip(columns).collect() });
     }
     let manifest = manifest(job, &prepared, &collected.found, records, files);
     let report = report(job, &manifest, input_bytes, started.elapsed().as_secs_f64());
@@ -136,20 +154,85 @@ pub fn compile_with(
     Ok(Compiled { modules: out, report })
 }
 
+/// A module's columns as they are stored.
+struct Stored<'a> {
+    names: &'a [(String, ColumnType)],
+    rows: Rows,
+    tables: Vec<Rows>,
+}
+
+impl Stored<'_> {
+    /// All columns with their windows laid out: the `provenance` in front, then those of `layout`.
+    fn laid_out(&self, layout: &[ColumnLayout], storage: &Storage, provenance: usize) -> Result<Vec<ColumnData>> {
+        let mut out = self.rows.columns[..provenance].to_vec();
+        let places: HashMap<&str, usize> = self.names.iter().enumerate().map(|(i, (n, _))| (n.as_str(), i)).collect();
+        let mut indices: Vec<Option<Arc<WindowIndex>>> = vec![None; self.tables.len()];
+        // Columns of a table stand there in the order of the layout.
+        let mut next = vec![0; self.tables.len()];
+        for column in layout {
+            let Some(stored) = &column.stored else {
+                let place = places.get(column.name.as_str());
+                let place =
+                    place.ok_or_else(|| Error::internal("a column that no unit brought").column(&column.name))?;
+                out.push(self.rows.columns[*place].clone());
+                continue;
+            };
+            let table = storage.tables.iter().position(|t| t.name == stored.table);
+            let table = table.ok_or_else(|| Error::internal("a table that no unit brought").column(&column.name))?;
+            let index = if let Some(index) = &indices[table] {
+                Arc::clone(index)
+            } else {
+                let index = storage.tables[table].index_of(&self.rows, provenance)?;
+                Arc::clone(indices[table].insert(Arc::new(index)))
+            };
+            let steps = self.tables[table].columns[next[table]].tensor();
+            next[table] += 1;
+            let steps = steps.ok_or_else(|| Error::internal("steps that are no tensor").column(&column.name))?;
+            out.push(ColumnData::Tensor(Windowed::new(stored.clone(), index, steps.clone()).laid_out()));
+        }
+        Ok(out)
+    }
+}
+
 /// Keeps what units bring, by module.
 struct Collected {
-    modules: Vec<Vec<Rows>>,
+    modules: Vec<OfModule>,
+    provenance: usize,
     found: Found,
+}
+
+struct OfModule {
+    rows: Vec<Rows>,
+    tables: Vec<OfTable>,
+}
+
+struct OfTable {
+    table: Table,
+    steps: Vec<Rows>,
+    rows: i64,
+}
+
+impl Collected {
+    fn new(storage: &[Storage], provenance: usize) -> Self {
+        let table = |table: &Table| OfTable { table: table.clone(), steps: Vec::new(), rows: 0 };
+        let module = |s: &Storage| OfModule { rows: Vec::new(), tables: s.tables.iter().map(table).collect() };
+        Self { modules: storage.iter().map(module).collect(), provenance, found: Found::default() }
+    }
 }
 
 impl Taker<Done> for Collected {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
-        for (module, rows, _) in done.rows {
-            match rows {
-                Brought::Rows(rows) => self.modules[module].push(rows),
-                Brought::Parts(_) => return Err(Error::internal("shuffled rows in memory")),
+        for (module, rows, steps) in done.rows {
+            let Brought::Rows(mut rows) = rows else { return Err(Error::internal("shuffled rows in memory")) };
+            let own = &mut self.modules[module];
+            for (table, steps) in own.tables.iter_mut().zip(steps) {
+                table.table.move_offsets(&mut rows, self.provenance, table.rows);
+                table.rows +=
+                    i64::try_from(steps.rows).map_err(|_| Error::internal("more steps than there are numbers"))?;
+                table.steps.push(steps);
             }
+            own.rows.push(rows);
         }
         Ok(())
     }
