@@ -13,11 +13,12 @@
 //! | [`Connector::survey`] | the whole data set | like the first, after a pass of its own | `GeneralAdvantageEstimation` |
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use crate::batch::{BatchLayout, ModuleBatch, Rows, Stage};
 use crate::column::{INFOS, root};
@@ -105,6 +106,18 @@ pub trait Ordered: Send {
     /// # Errors
     /// If the data break a rule that only data can show.
     fn apply(&mut self, compat: Compat, unit: &mut [ModuleUnit], repairs: &mut Repairs) -> Result<()>;
+
+    /// What it knows of the units so far, for [`Self::restore`] of the same piece in another process.
+    ///
+    /// # Errors
+    /// If it cannot be told: it rehearsed, and knows the rest from scratch files.
+    fn save(&self) -> Result<Vec<u8>>;
+
+    /// Goes on behind the units that whoever saved this has seen. Comes after [`Self::enter`], before the first unit.
+    ///
+    /// # Errors
+    /// If it is another piece's.
+    fn restore(&mut self, saved: &[u8]) -> Result<()>;
 }
 
 /// A pass over the data for an ordered piece that has not room enough to do its work in one go.
@@ -162,6 +175,46 @@ pub trait Survey: Send + Sync {
     fn finish(self: Box<Self>) -> Result<Box<dyn Any + Send + Sync>>;
 }
 
+/// How the result of a survey goes to another process and comes back as it was.
+#[derive(Debug, Clone, Copy)]
+pub struct Portable {
+    save: fn(&(dyn Any + Send + Sync)) -> Result<Vec<u8>>,
+    restore: fn(&[u8]) -> Result<Box<dyn Any + Send + Sync>>,
+}
+
+impl Portable {
+    /// For results of one type.
+    #[must_use]
+    pub fn of<T: Serialize + DeserializeOwned + Any + Send + Sync>() -> Self {
+        Self {
+            save: |result| {
+                let result = result.downcast_ref::<T>().ok_or_else(|| Error::internal("another piece's survey"))?;
+                rmp_serde::to_vec_named(result).map_err(|e| Error::internal(format!("a survey cannot be sent: {e}")))
+            },
+            restore: |saved| {
+                let result = rmp_serde::from_slice::<T>(saved);
+                Ok(Box::new(result.map_err(|e| Error::internal(format!("a survey cannot be received: {e}")))?))
+            },
+        }
+    }
+
+    /// The result as bytes.
+    ///
+    /// # Errors
+    /// If it is another piece's.
+    pub fn save(self, result: &(dyn Any + Send + Sync)) -> Result<Vec<u8>> {
+        (self.save)(result)
+    }
+
+    /// The result from bytes.
+    ///
+    /// # Errors
+    /// If they are not what [`Self::save`] gave.
+    pub fn restore(self, saved: &[u8]) -> Result<Box<dyn Any + Send + Sync>> {
+        (self.restore)(saved)
+    }
+}
+
 /// The layout phase: what comes in, changed in place into what goes out.
 #[derive(Debug)]
 pub struct Plan<'a> {
@@ -187,32 +240,36 @@ impl Plan<'_> {
 }
 
 /// The rows that a repair of RLlib's behaviour touched, by the repair's name.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Repairs(Vec<(&'static str, u64)>);
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Repairs(Vec<(Cow<'static, str>, u64)>);
 
 impl Repairs {
     /// Counts `rows` rows for `repair`.
     pub fn count(&mut self, repair: &'static str, rows: u64) {
+        self.add(&Cow::Borrowed(repair), rows);
+    }
+
+    fn add(&mut self, repair: &Cow<'static, str>, rows: u64) {
         if rows == 0 {
             return;
         }
-        match self.0.iter_mut().find(|(n, _)| *n == repair) {
+        match self.0.iter_mut().find(|(n, _)| n == repair) {
             Some((_, n)) => *n += rows,
-            None => self.0.push((repair, rows)),
+            None => self.0.push((repair.clone(), rows)),
         }
     }
 
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
-        for &(name, rows) in &other.0 {
-            self.count(name, rows);
+        for (name, rows) in &other.0 {
+            self.add(name, *rows);
         }
     }
 
     /// The counts, sorted by name.
     #[must_use]
-    pub fn sorted(&self) -> Vec<(&'static str, u64)> {
-        let mut all = self.0.clone();
+    pub fn sorted(&self) -> Vec<(&str, u64)> {
+        let mut all: Vec<(&str, u64)> = self.0.iter().map(|(name, rows)| (&**name, *rows)).collect();
         all.sort_unstable();
         all
     }
@@ -274,6 +331,11 @@ pub trait Connector: Debug + Send + Sync {
     /// data set: then each part of `output.split` goes by its own, and else all by that of the part for training.
     fn surveys_each_part(&self) -> bool {
         false
+    }
+
+    /// How the survey's result goes to another process. Without it, a job with this piece runs on one machine only.
+    fn portable_survey(&self) -> Option<Portable> {
+        None
     }
 
     /// What the survey found out, for the manifest: who meets new data later must be able to do the same to them.

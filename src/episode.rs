@@ -19,12 +19,14 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::column;
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// An episode id as recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum EpisodeId {
     /// An integer column.
     Int(i64),
@@ -241,7 +243,7 @@ impl EpisodeBatch {
 }
 
 /// Names and types of what an [`EpisodeBatch`] will hold, known before data is read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpisodeLayout {
     /// The step columns in order: observations, actions, rewards, extra model outputs.
     pub steps: Vec<(Arc<str>, TensorType)>,

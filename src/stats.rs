@@ -66,7 +66,7 @@ pub fn is_masked(name: &str, shape: &[usize], mask_shape: Option<&[usize]>) -> b
 }
 
 /// Statistics of a column that grow.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ColumnStats {
     nan: u64,
     infinite: u64,
@@ -74,7 +74,7 @@ pub struct ColumnStats {
 }
 
 /// Count, mean, sum of squared deviations and extremes of at least one finite value.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct Moments {
     n: u64,
     mean: f64,
@@ -84,7 +84,7 @@ struct Moments {
 }
 
 /// A value of any dtype, exactly.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Scalar {
     Int(i128),
     Float(f64),

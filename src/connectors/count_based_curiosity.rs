@@ -142,6 +142,14 @@ impl Ordered for Counting {
         }
         Ok(())
     }
+
+    fn save(&self) -> Result<Vec<u8>> {
+        self.counts.save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        self.counts.restore(saved)
+    }
 }
 
 #[cfg(test)]

@@ -192,6 +192,25 @@ impl Ordered for Remembering {
         }
         Ok(())
     }
+
+    fn save(&self) -> Result<Vec<u8>> {
+        let rows = |buffer: &VecDeque<Tensor>| buffer.iter().map(|row| row.bytes().to_vec()).collect::<Vec<_>>();
+        let buffers: Vec<(&TensorType, Vec<Vec<u8>>)> = self.buffers.iter().map(|(ty, b)| (ty, rows(b))).collect();
+        rmp_serde::to_vec(&buffers).map_err(|e| Error::internal(format!("remembered observations: {e}")))
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        let buffers: Vec<(TensorType, Vec<Vec<u8>>)> =
+            rmp_serde::from_slice(saved).map_err(|e| Error::internal(format!("remembered observations: {e}")))?;
+        if buffers.iter().any(|(ty, rows)| rows.iter().any(|row| row.len() != ty.row_bytes())) {
+            return Err(Error::internal("remembered observations of another type"));
+        }
+        let tensors = |ty: &TensorType, rows: Vec<Vec<u8>>| {
+            rows.into_iter().map(|row| Tensor::new(ty.clone(), 1, row.into())).collect::<VecDeque<_>>()
+        };
+        self.buffers = buffers.into_iter().map(|(ty, rows)| (ty.clone(), tensors(&ty, rows))).collect();
+        Ok(())
+    }
 }
 
 /// The place of the first largest number; `None` where there are only NaNs.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, REWARDS, TERMINATEDS, TRUNCATEDS};
-use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Room, Survey, piece_boilerplate};
+use crate::connector::{Connector, Context, Finding, Piece, Plan, Portable, Repairs, Room, Survey, piece_boilerplate};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::job::Compat;
@@ -162,7 +162,7 @@ fn rows(steps: &Tensor, episodes: &EpisodeBatch, batch: &ModuleBatch) -> Tensor 
 type Behind = Option<(f32, f64)>;
 
 /// Mean and standard deviation, and in RLlib's way also what stands behind each unit's last step.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Result_ {
     mean: f32,
     std: f32,
@@ -323,6 +323,10 @@ impl Connector for GeneralAdvantageEstimation {
 
     fn survey(&self, cx: Context<'_>) -> Option<Box<dyn Survey>> {
         Some(Box::new(Pass { piece: self.clone(), across: cx.compat == Compat::Rllib260, ..Pass::default() }))
+    }
+
+    fn portable_survey(&self) -> Option<Portable> {
+        Some(Portable::of::<Result_>())
     }
 
     fn apply(

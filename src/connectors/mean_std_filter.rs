@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::rewards::{from_f64, real_steps, require_unread};
 use crate::batch::ModuleBatch;
 use crate::column::OBS;
-use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Survey, piece_boilerplate};
+use crate::connector::{Connector, Context, Finding, Piece, Plan, Portable, Repairs, Survey, piece_boilerplate};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::exact::ExactMoments;
@@ -109,10 +109,10 @@ impl Piece for MeanStdFilter {
 }
 
 /// The statistics by which one column was normalised.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ColumnFilter {
     /// The agent, where each has statistics of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agent: Option<Arc<str>>,
     /// The observation leaf.
     pub column: Arc<str>,
@@ -328,6 +328,10 @@ impl Connector for MeanStdFilter {
 
     fn survey(&self, _: Context<'_>) -> Option<Box<dyn Survey>> {
         Some(Box::new(Pass { piece: self.clone(), sums: Mutex::default(), all: Sums::new() }))
+    }
+
+    fn portable_survey(&self) -> Option<Portable> {
+        Some(Portable::of::<Vec<ColumnFilter>>())
     }
 
     fn statistics(&self, survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::rewards::{lay_out_rewards, map_rewards, real_steps};
 use crate::batch::ModuleBatch;
 use crate::column::{REWARDS, root};
-use crate::connector::{Connector, Context, Finding, Piece, Plan, Repairs, Survey, piece_boilerplate};
+use crate::connector::{Connector, Context, Finding, Piece, Plan, Portable, Repairs, Survey, piece_boilerplate};
 use crate::episode::{EpisodeBatch, EpisodeId};
 use crate::error::{Error, Result};
 use crate::job::ModuleSettings;
@@ -74,7 +74,7 @@ struct Part {
 }
 
 /// The least and the greatest return.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ReturnRange {
     /// Episodes that ended.
     pub episodes: u64,
@@ -206,6 +206,10 @@ impl Connector for NormalizeRewardsByReturnRange {
 
     fn survey(&self, _: Context<'_>) -> Option<Box<dyn Survey>> {
         Some(Box::<Pass>::default())
+    }
+
+    fn portable_survey(&self) -> Option<Portable> {
+        Some(Portable::of::<ReturnRange>())
     }
 
     fn statistics(&self, survey: &(dyn Any + Send + Sync)) -> Option<serde_json::Value> {

@@ -10,6 +10,7 @@
 
 mod beside;
 mod digest;
+mod digest_part;
 mod directory;
 mod file;
 mod found;
@@ -21,6 +22,7 @@ mod parquet;
 mod schema;
 mod shard;
 
+pub use digest_part::{DigestPart, JoinedDigest};
 pub use digest::{ContentDigest, combine, file_digest};
 pub use directory::{Existing, OutputDir};
 pub use journal::{Finished, Intent, IntentFile, Journal};

@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::faults::Faults;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::episode::{Chunk, EpisodeId, EpisodeLayout};
@@ -16,7 +18,7 @@ use crate::error::{Error, Result};
 /// row      0  1  2  3  4  5  6  7  8
 /// episode  a  b  c  a  b  c  a  b  c        a: first 0, stride 3, len 3
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     first: u64,
     len: u32,
@@ -128,7 +130,7 @@ impl Span {
 }
 
 /// One episode (or recorded chunk of one) and where its rows lie. There may be millions, so it is kept small.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Entry {
     /// Its id.
     pub id: EpisodeId,
@@ -153,7 +155,7 @@ pub struct Entry {
 }
 
 /// What most episodes do not have.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rare {
     /// Its agent, in multi-agent data.
     pub agent_id: Option<Arc<str>>,
@@ -234,7 +236,7 @@ pub fn number(entries: &mut [Entry]) -> Result<()> {
 }
 
 /// What was odd about the input, counted.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Oddities {
     /// Rows (or items) recorded a second time and dropped.
     pub duplicate_rows: u64,

@@ -36,6 +36,7 @@ use std::fmt::Debug;
 use blocks::{Block, Blocks};
 use index::{Entry, Index};
 use rows::{RowGroupRef, RowMap};
+use serde::{Deserialize, Serialize};
 
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::Result;
@@ -61,7 +62,7 @@ pub struct IndexOptions<'a> {
 }
 
 /// Counts of what [`Source::assemble`] noticed in the rows it read.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noticed {
     /// Rows whose recorded next observation is not the next row's observation.
     pub discontinuities: u64,

@@ -19,7 +19,9 @@ pub(super) use spilled::Spilling;
 
 use keys::Keys;
 use spilled::{Replay, Spilled};
-use tables::Counter;
+use tables::{Counter, Table};
+
+use serde::{Deserialize, Serialize};
 
 use crate::column::OBS;
 use crate::connector::{ModuleUnit, Rehearsed, Room, in_order};
@@ -70,7 +72,7 @@ impl Observed {
 }
 
 /// The kinds of observations, in order of appearance.
-#[derive(Debug, Default, Clone)]
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
 struct Kinds(Vec<Vec<TensorType>>);
 
 impl Kinds {
@@ -118,6 +120,31 @@ impl Counts {
             .transpose()?
             .map(|spilled| Replay::new(spilled, room.bytes));
         Ok(Self { room: Some(room.bytes), replay, ..Self::default() })
+    }
+
+    /// All of them, as bytes.
+    ///
+    /// # Errors
+    /// If they come from a rehearsal.
+    pub fn save(&self) -> Result<Vec<u8>> {
+        if self.replay.is_some() {
+            return Err(Error::internal("counts on scratch are no other process's"));
+        }
+        let tables: Vec<_> = self.counters.iter().map(Counter::tables).collect();
+        rmp_serde::to_vec(&(&self.kinds, tables)).map_err(|e| Error::internal(format!("counts: {e}")))
+    }
+
+    /// Counts on from those that [`Self::save`] gave.
+    ///
+    /// # Errors
+    /// If it did not.
+    pub fn restore(&mut self, saved: &[u8]) -> Result<()> {
+        let (kinds, tables): (Kinds, Vec<Vec<Table>>) =
+            rmp_serde::from_slice(saved).map_err(|e| Error::internal(format!("counts: {e}")))?;
+        let counters = kinds.0.iter().zip(tables).map(|(types, tables)| Counter::filled(types, tables));
+        self.counters = counters.collect::<Result<_>>()?;
+        self.kinds = kinds;
+        Ok(())
     }
 
     /// Whether they hold more than they may.

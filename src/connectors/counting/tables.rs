@@ -2,6 +2,7 @@
 
 use hashbrown::HashTable;
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::keys::{Keys, hash_of, key_len};
 use crate::error::{Error, Result};
@@ -19,6 +20,13 @@ const fn partition_of(hash: u64) -> usize {
 pub(super) struct Counter {
     key_len: usize,
     partitions: Vec<Partition>,
+}
+
+/// A partition's keys, back to back, and how often each was seen.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Table {
+    keys: Vec<u8>,
+    counts: Vec<u64>,
 }
 
 /// The keys whose hash falls into one partition.
@@ -41,6 +49,31 @@ impl Counter {
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
         self.partitions.iter().map(Partition::bytes).sum()
+    }
+
+    /// The keys and counts of every partition.
+    pub fn tables(&self) -> Vec<Table> {
+        self.partitions.iter().map(|p| Table { keys: p.keys.clone(), counts: p.counts.clone() }).collect()
+    }
+
+    /// A counter that has counted these.
+    pub fn filled(types: &[TensorType], tables: Vec<Table>) -> Result<Self> {
+        let mut this = Self::new(types);
+        let key_len = this.key_len;
+        if tables.len() != this.partitions.len()
+            || tables.iter().any(|t| t.keys.len() != t.counts.len().saturating_mul(key_len))
+        {
+            return Err(Error::internal("counts of other observations"));
+        }
+        this.partitions.par_iter_mut().zip(tables).for_each(|(partition, Table { keys, counts })| {
+            let key_of = |&number: &u32| &keys[number as usize * key_len..(number as usize + 1) * key_len];
+            for number in (0..).take(counts.len()) {
+                let hash = hash_of(key_of(&number));
+                partition.table.insert_unique(hash, number, |number| hash_of(key_of(number)));
+            }
+            (partition.keys, partition.counts) = (keys, counts);
+        });
+        Ok(this)
     }
 
     /// Counts `rows`, one after the other, and writes each one's count.
