@@ -313,6 +313,46 @@ impl Pipeline {
         out
     }
 
+    /// The pieces that must see units in order.
+    pub fn ordered(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.pieces.len()).filter(|&i| self.pieces[i].ordered().is_some())
+    }
+
+    /// What the surveys found out, as bytes: by piece and module.
+    ///
+    /// # Errors
+    /// If a piece has no form for it.
+    pub fn save_surveys(&self, surveys: &Surveys) -> Result<Vec<Vec<Option<Vec<u8>>>>> {
+        let of_piece = |(i, results): (usize, &Vec<Option<Arc<dyn Any + Send + Sync>>>)| {
+            let save = |result: &Option<Arc<dyn Any + Send + Sync>>| {
+                let Some(result) = result else { return Ok(None) };
+                let what =
+                    "needs to know the whole data set, and what it knows has no form that could be sent to workers";
+                let portable = self.pieces[i].portable_survey().ok_or_else(|| Error::usage(what));
+                portable.and_then(|p| p.save(&**result)).map(Some).map_err(|e| self.named(i, e))
+            };
+            results.iter().map(save).collect()
+        };
+        surveys.0.iter().enumerate().map(of_piece).collect()
+    }
+
+    /// The surveys that [`Self::save_surveys`] gave.
+    ///
+    /// # Errors
+    /// If another pipeline did.
+    pub fn restore_surveys(&self, saved: &[Vec<Option<Vec<u8>>>]) -> Result<Surveys> {
+        let mut out = Surveys::default();
+        for (i, results) in saved.iter().enumerate() {
+            let restore = |saved: &Option<Vec<u8>>| {
+                let Some(saved) = saved else { return Ok(None) };
+                let portable = self.pieces.get(i).and_then(|p| p.portable_survey());
+                portable.ok_or_else(|| Error::internal("a survey of another pipeline"))?.restore(saved).map(Some)
+            };
+            out.set(i, results.iter().map(restore).collect::<Result<_>>()?);
+        }
+        Ok(out)
+    }
+
     /// See [`Connector::surveys_each_part`].
     #[must_use]
     pub fn surveys_each_part(&self, piece: usize) -> bool {

@@ -8,6 +8,7 @@
   a job.
 * :mod:`gristmill.torch`, :mod:`gristmill.rllib`, :mod:`gristmill.d3rlpy` and :mod:`gristmill.torchrl` hand the data on.
   None of them is imported before it is used.
+* :mod:`gristmill.ray` runs a job over a Ray cluster.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from gristmill.pieces import Episodes, Piece, piece
 from gristmill.report import Report
 
 if TYPE_CHECKING:
-    from gristmill import d3rlpy, rllib, torch, torchrl
+    from gristmill import d3rlpy, ray, rllib, torch, torchrl
 
 __all__ = [
     "Batches",
@@ -41,13 +42,14 @@ __all__ = [
     "errors",
     "open",
     "piece",
+    "ray",
     "rllib",
     "sections",
     "torch",
     "torchrl",
 ]
 
-_BRIDGES = ("d3rlpy", "rllib", "torch", "torchrl")
+_BRIDGES = ("d3rlpy", "ray", "rllib", "torch", "torchrl")
 
 
 def __getattr__(name: str) -> object:

@@ -129,7 +129,13 @@ impl CoreJob {
 
 impl CoreJob {
     /// The job with the caller's word over it, as the command line has it over a file's.
-    fn with(&self, py: Python<'_>, inputs: Vec<String>, output: Option<String>, format: Option<&str>) -> PyResult<Job> {
+    pub fn with(
+        &self,
+        py: Python<'_>,
+        inputs: Vec<String>,
+        output: Option<String>,
+        format: Option<&str>,
+    ) -> PyResult<Job> {
         let format = format.map(str::parse).transpose().map_err(|e: Error| raised(py, &e))?;
         let current_dir = std::env::current_dir()
             .map_err(|e| raised(py, &Error::io("find the current directory", std::path::Path::new("."), &e)))?;
@@ -141,10 +147,10 @@ impl CoreJob {
     }
 }
 
-type Pieces = Vec<Box<dyn Connector>>;
+pub type Pieces = Vec<Box<dyn Connector>>;
 
 /// The pieces in Python, and what watches over the run that they belong to.
-fn own(pieces: &[Bound<'_, PyAny>]) -> PyResult<(Pieces, Arc<Watch>)> {
+pub fn own(pieces: &[Bound<'_, PyAny>]) -> PyResult<(Pieces, Arc<Watch>)> {
     let watch = Arc::new(Watch::default());
     let mut own: Pieces = Vec::with_capacity(pieces.len());
     for piece in pieces {

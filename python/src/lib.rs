@@ -6,6 +6,7 @@ mod column;
 mod errors;
 mod job;
 mod map;
+mod parts;
 mod piece;
 mod shards;
 mod table;
@@ -18,6 +19,8 @@ fn _gristmill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<column::Column>()?;
     module.add_class::<job::CoreJob>()?;
+    module.add_class::<parts::Coordinator>()?;
+    module.add_class::<parts::Worker>()?;
     module.add_class::<shards::Dataset>()?;
     module.add_class::<shards::Shard>()?;
     module.add_class::<shards::Steps>()?;

@@ -92,6 +92,16 @@ impl Job {
         }
     }
 
+    /// Makes all paths absolute, as seen from the directory `current`: for another process.
+    pub fn make_absolute(&mut self, current: &Path) {
+        let base = current.join(&self.base);
+        for path in &mut self.input.paths {
+            *path = resolve(&base, path);
+        }
+        self.output.path = base.join(&self.output.path).display().to_string();
+        self.base = PathBuf::new();
+    }
+
     /// The mistakes of a job that was not read from a file.
     #[must_use]
     pub fn check(&self) -> Vec<Error> {

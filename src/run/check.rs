@@ -54,7 +54,7 @@ impl Checker<'_> {
         let mut sums = vec![0.0; if check.returns { index.entries.len() } else { 0 }];
         let mut bad: Vec<(u32, Error)> = Vec::new();
         let Self { source, pipeline, modules, scratch, progress } = self;
-        let work = Work { source, index, pipeline, modules, scratch, progress };
+        let work = Work { source, index, pipeline, modules, scratch, progress, cuts: None };
         Passes::new(work, budget, Sizes::default())?.sort()?.check(check, |found| {
             bad.extend(found.bad);
             for (ordinal, sum) in found.returns {

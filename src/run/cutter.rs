@@ -50,6 +50,11 @@ impl Rows {
         let columns = schema.iter().zip(by_column).map(|((_, ty), parts)| ColumnData::concat(ty, &parts));
         Ok(Self { rows, columns: columns.collect::<Result<_>>()? })
     }
+
+    /// `len` rows from `start` on.
+    pub fn slice(&self, start: usize, len: usize) -> Self {
+        Self { rows: len, columns: self.columns.iter().map(|c| c.slice(start, len)).collect() }
+    }
 }
 
 impl Cut {
@@ -88,6 +93,12 @@ impl Cutter {
             waiting: VecDeque::new(),
             waiting_rows: 0,
         }
+    }
+
+    /// The same for rows that begin with shard number `shard`.
+    #[must_use]
+    pub fn from_shard(self, shard: usize) -> Self {
+        Self { shard, ..self }
     }
 
     /// Adds the rows of the next unit.

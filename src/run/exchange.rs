@@ -51,6 +51,8 @@ struct Route {
 #[derive(Clone, Copy)]
 pub(super) struct Input<'a> {
     pub source: &'a dyn Source,
+    /// What is read of it.
+    pub groups: &'a [RowGroupRef],
     pub index: &'a Index,
     pub progress: &'a dyn Progress,
 }
@@ -172,7 +174,7 @@ impl Exchange {
         };
         let mut sweep = Sweep::new(routes(input.index, units, of_unit));
         let mut buckets: Vec<Vec<Segment>> = vec![Vec::new(); count];
-        for groups in input.source.rows().groups().chunks(limits.readers) {
+        for groups in input.groups.chunks(limits.readers) {
             let work: Vec<(RowGroupRef, Vec<Route>)> =
                 groups.iter().map(|g| (*g, sweep.advance(&(g.first_row..g.first_row + g.rows)))).collect();
             let parts: Vec<Result<Vec<(u32, Segment)>>> =

@@ -5,9 +5,11 @@ mod check;
 pub(crate) mod choose;
 mod compile;
 mod cutter;
+mod ending;
 mod exchange;
 mod output;
 pub(crate) mod overview;
+pub mod part;
 mod pass;
 mod passes;
 mod prepare;
@@ -29,19 +31,20 @@ use indexmap::IndexMap;
 
 pub use budget::SMALLEST as SMALLEST_MEMORY_LIMIT;
 pub use compile::{Compiled, MEMORY, ModuleColumns, compile, compile_with};
+use ending::Ending;
 use output::{Output, Outputs, Sizes, TableStream};
 use pass::{Found, Pass, Written};
 use passes::Passes;
 use prepare::Indexed;
 pub use record::{ModuleReport, Report};
-use record::{batch_columns, manifest, report};
+use record::{batch_columns, report};
 use shuffle::Shuffle;
 
 use crate::batch::ColumnLayout;
 use crate::connector::Connector;
 use crate::error::{Error, Result};
-use crate::job::{Job, OnBadEpisode};
-use crate::manifest::{InputFile, Manifest, ModuleRecord, RunRecord};
+use crate::job::Job;
+use crate::manifest::{InputFile, Manifest, ModuleRecord};
 use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
 use crate::sink::{Existing, Intent, IntentFile, OutputDir};
@@ -96,15 +99,14 @@ pub fn convert_with(
         return Ok(report);
     }
     let prepared = indexed.prepare(job, progress)?;
-    let (source, pipeline, index, modules) =
-        (&*prepared.source, &prepared.pipeline, &prepared.index, &prepared.modules);
+    let (source, pipeline, modules) = (&*prepared.source, &prepared.pipeline, &prepared.modules);
 
     let schemas = prepared.schemas(job)?;
     let sizes = Sizes::of(&schemas, &job.output);
     let passes = Passes::new(prepared.work(progress), prepared.budget, sizes)?;
 
     let shuffles: Vec<Shuffle> = match &job.output.shuffle {
-        Some(shuffle) => passes.shuffles(shuffle.seed, &schemas[..modules.len()]),
+        Some(shuffle) => passes.shuffles(shuffle.seed),
         None => Vec::new(),
     };
 
@@ -112,10 +114,7 @@ pub fn convert_with(
 
     // As late as can be: whatever the first pass refuses leaves an older data set as it was.
     let mut dir = OutputDir::prepare(&job.output_path(), options.existing)?;
-    let inputs =
-        input_files.iter().map(|f| IntentFile { name: f.name.clone(), bytes: f.bytes, digest: f.digest.clone() });
-    let intent = Intent::new(job.to_portable_json(), pipeline.described(), inputs.collect());
-    let (journal, kept) = dir.journal(&intent)?;
+    let (journal, kept) = dir.journal(&intent(job, pipeline, &input_files))?;
     let journal = Arc::new(journal);
     let storage = passes.storage.clone();
     let outputs = || {
@@ -163,32 +162,28 @@ pub fn convert_with(
     for (record, module) in records.values_mut().zip(modules) {
         record.batch = batch_columns(&module.layout.columns);
     }
-    let quarantine = match job.input.on_bad_episode {
-        OnBadEpisode::Quarantine => quarantine::write(&dir, source.rows(), &index.faults)?,
-        OnBadEpisode::Skip | OnBadEpisode::Fail => Vec::new(),
-    };
-    let mut manifest = manifest(job, &prepared, &found, records, input_files);
-    manifest.quarantine = quarantine;
-    manifest.connector_statistics = pipeline.statistics(&surveys, modules);
-    let seconds = started.elapsed().as_secs_f64();
-    let report = report(job, &manifest, input_bytes, seconds);
-    let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
-    let run = RunRecord {
-        gristmill: env!("CARGO_PKG_VERSION").to_owned(),
-        wall_seconds: seconds,
-        steps_per_second: per_second(manifest.counts.steps_out),
-        bytes_per_second: per_second(input_bytes),
+    Ending {
+        job,
+        prepared: &prepared,
+        surveys: &surveys,
+        found: &found,
+        records,
+        input_files,
         input_bytes,
-        output_bytes: report.modules.values().map(|m| m.bytes).sum(),
+        started,
         threads,
-        extra: IndexMap::from([
-            ("memory_limit".to_owned(), prepared.budget.limit().into()),
+        notes: vec![
             ("scratch_bytes".to_owned(), passes.exchanged.into()),
             ("rehearsals".to_owned(), rehearsed.len().into()),
-        ]),
-    };
-    dir.finish(&manifest, &run)?;
-    Ok(report)
+        ],
+    }
+    .write(dir)
+}
+
+/// What a run is going to write, for its journal.
+fn intent(job: &Job, pipeline: &Pipeline, inputs: &[InputFile]) -> Intent {
+    let inputs = inputs.iter().map(|f| IntentFile { name: f.name.clone(), bytes: f.bytes, digest: f.digest.clone() });
+    Intent::new(job.to_portable_json(), pipeline.described(), inputs.collect())
 }
 
 /// The report of a data set that is finished already: a run that was stopped behind its last byte has nothing to go on with.

@@ -21,23 +21,46 @@ use crate::stats::{self, ColumnStats};
 #[derive(Debug)]
 pub(super) struct Encoded {
     stream: usize,
-    shard: usize,
-    ends_shard: bool,
-    data: RowGroupData,
+    pub shard: usize,
+    pub ends_shard: bool,
+    pub data: RowGroupData,
     /// Nothing where the shard is on the disk already.
-    bytes: Option<EncodedRowGroup>,
-    stats: Vec<Option<ColumnStats>>,
+    pub bytes: Option<EncodedRowGroup>,
+    pub stats: Vec<Option<ColumnStats>>,
 }
 
 /// What every row group of a module shares.
 #[derive(Debug)]
 pub(super) struct ModuleEncoder {
-    encoder: Encoder,
+    pub encoder: Encoder,
     /// For each column, whether `loss_mask` says which of its places are real (`None`: no statistics).
     masked: Vec<Option<bool>>,
     loss_mask: Option<usize>,
     /// Shards at the start that an interrupted run has finished.
     finished: usize,
+}
+
+impl ModuleEncoder {
+    /// An encoder of `schema`, whose last columns are the pipeline's (`columns`).
+    pub fn new(
+        schema: ShardSchema,
+        columns: &[batch::ColumnLayout],
+        output: &crate::job::Output,
+        finished: usize,
+    ) -> Result<Self> {
+        let provenance = schema.columns.len() - columns.len();
+        let mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.as_slice());
+        let of = |c: &batch::ColumnLayout| Some(stats::is_masked(&c.name, &c.ty.shape, mask_shape));
+        let masked = std::iter::repeat_n(None, provenance).chain(columns.iter().map(of)).collect();
+        let loss_mask = schema.columns.iter().position(|(n, _)| n == LOSS_MASK);
+        let encoder = Encoder::new(schema, output.format, output.compression())?;
+        Ok(Self { encoder, masked, loss_mask, finished })
+    }
+
+    /// Statistics of no rows yet, by column.
+    pub fn no_stats(&self) -> Vec<Option<ColumnStats>> {
+        self.masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect()
+    }
 }
 
 impl Encoded {
@@ -113,10 +136,10 @@ pub(super) enum Brought {
 
 impl Brought {
     /// Does something to all rows.
-    fn each(&mut self, mut f: impl FnMut(&mut Rows)) {
+    pub fn each(&mut self, mut f: impl FnMut(&mut Rows)) {
         match self {
             Self::Rows(rows) => f(rows),
-            Self::Parts(parts) => parts.iter_mut().for_each(|part| f(part.rows_mut())),
+            Self::Parts(parts) => parts.iter_mut().for_each(|part| f(&mut part.rows)),
         }
     }
 }
@@ -190,20 +213,26 @@ impl Outputs {
     /// Ends the last shards.
     pub fn finish(self) -> Result<Vec<ModuleRecord>> {
         let records = self.streams.into_iter().map(Output::finish).collect::<Result<Vec<_>>>()?;
-        let (mut modules, mut steps) = (records, Vec::new());
-        steps.extend(modules.drain(self.tables.len()..));
-        let mut steps = steps.into_iter();
-        for (module, tables) in modules.iter_mut().zip(self.tables) {
-            for TableStream { table, .. } in tables {
-                let steps = steps.next().ok_or_else(|| Error::internal("a table without a stream"))?;
-                let Table { name, places, axis, prefix, .. } = table;
-                let record = TableRecord { places, axis, prefix, steps };
-                module.tables.insert(name.to_owned(), record);
-            }
-            module.digest = module.combined(module.columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
-        }
-        Ok(modules)
+        let tables = self.tables.into_iter().map(|own| own.into_iter().map(|t| t.table).collect()).collect();
+        with_tables(records, tables)
     }
+}
+
+/// Modules with their tables, out of what became of every stream.
+pub(super) fn with_tables(records: Vec<ModuleRecord>, tables: Vec<Vec<Table>>) -> Result<Vec<ModuleRecord>> {
+    let (mut modules, mut steps) = (records, Vec::new());
+    steps.extend(modules.drain(tables.len()..));
+    let mut steps = steps.into_iter();
+    for (module, tables) in modules.iter_mut().zip(tables) {
+        for table in tables {
+            let steps = steps.next().ok_or_else(|| Error::internal("a table without a stream"))?;
+            let Table { name, places, axis, prefix, .. } = table;
+            let record = TableRecord { places, axis, prefix, steps };
+            module.tables.insert(name.to_owned(), record);
+        }
+        module.digest = module.combined(module.columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
+    }
+    Ok(modules)
 }
 
 /// The shards of one module.
@@ -235,22 +264,17 @@ impl Output {
         journal: Arc<Journal>,
         kept: &[Finished],
     ) -> Result<Self> {
-        let provenance = schema.columns.len() - columns.len();
-        let mask_shape = columns.iter().find(|c| c.name == LOSS_MASK).map(|c| c.ty.shape.as_slice());
-        let of = |c: &batch::ColumnLayout| Some(stats::is_masked(&c.name, &c.ty.shape, mask_shape));
-        let masked: Vec<Option<bool>> = std::iter::repeat_n(None, provenance).chain(columns.iter().map(of)).collect();
         let group_rows = row_group_rows(&schema, output.rows_per_shard);
         let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
-        let stats = masked.iter().map(|m| m.map(|_| ColumnStats::default())).collect();
-        let loss_mask = schema.columns.iter().position(|(n, _)| n == LOSS_MASK);
         // Those in front without a gap: rows of one shard after the other are told from those that are there.
         let name = |i: usize| dir.shard(i, output.format).1;
         let finished: Vec<Finished> = (0..).map_while(|i| kept.iter().find(|k| k.file == name(i)).cloned()).collect();
-        let encoder = Encoder::new(schema, output.format, output.compression())?;
+        let module = ModuleEncoder::new(schema, columns, output, finished.len())?;
+        let stats = module.no_stats();
         Ok(Self {
             dir,
             format: output.format,
-            module: Arc::new(ModuleEncoder { encoder, masked, loss_mask, finished: finished.len() }),
+            module: Arc::new(module),
             cutter: Cutter::new(stream, output.rows_per_shard, group_rows),
             shuffler: None,
             writer: None,
@@ -341,7 +365,7 @@ impl Output {
     }
 
     /// Ends the last shard. A module without rows gets one shard that says which columns it would have.
-    fn finish(mut self) -> Result<ModuleRecord> {
+    pub fn finish(mut self) -> Result<ModuleRecord> {
         if let Some(writer) = self.writer.take() {
             self.finish_shard(writer)?;
         }
@@ -352,31 +376,29 @@ impl Output {
             let writer = self.start_shard()?;
             self.finish_shard(writer)?;
         }
-        let columns: Vec<ColumnRecord> = self
-            .module
-            .encoder
-            .schema()
-            .columns
-            .iter()
-            .zip(self.digests)
-            .zip(self.stats)
-            .map(|(((name, ty), digest), stats)| ColumnRecord {
-                name: name.clone(),
-                dtype: ty.dtype_name().to_owned(),
-                shape: ty.shape().to_vec(),
-                digest: digest.finish(),
-                statistics: stats.map(|s| s.summary()),
-            })
-            .collect();
-        let digest = combine(columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
-        let rows = self.shards.iter().map(|s| s.rows).sum();
-        Ok(ModuleRecord {
-            folder: self.dir.relative,
-            rows,
-            columns,
-            shards: self.shards,
-            digest,
-            ..ModuleRecord::default()
-        })
+        let digests = self.digests.into_iter().map(ContentDigest::finish).collect();
+        Ok(record(self.dir.relative, self.module.encoder.schema(), self.shards, digests, self.stats))
     }
+}
+
+/// A module in the manifest.
+pub(super) fn record(
+    folder: String,
+    schema: &ShardSchema,
+    shards: Vec<ShardRecord>,
+    digests: Vec<String>,
+    stats: Vec<Option<ColumnStats>>,
+) -> ModuleRecord {
+    let column = |(((name, ty), digest), stats): (((&String, &ColumnType), _), Option<ColumnStats>)| ColumnRecord {
+        name: name.clone(),
+        dtype: ty.dtype_name().to_owned(),
+        shape: ty.shape().to_vec(),
+        digest,
+        statistics: stats.map(|s| s.summary()),
+    };
+    let named = schema.columns.iter().map(|(name, ty)| (name, ty));
+    let columns: Vec<ColumnRecord> = named.zip(digests).zip(stats).map(column).collect();
+    let digest = combine(columns.iter().map(|c| (c.name.as_str(), c.digest.as_str())));
+    let rows = shards.iter().map(|s| s.rows).sum();
+    ModuleRecord { folder, rows, columns, shards, digest, ..ModuleRecord::default() }
 }

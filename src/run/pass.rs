@@ -1,10 +1,12 @@
 //! One pass over the data: assemble, run the pieces, and hand on what it is for.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use indexmap::IndexMap;
+use serde::{Deserialize, Serialize};
 
 use super::check::Checked;
 use super::cutter::{Cut, Rows};
@@ -25,7 +27,7 @@ use crate::source::faults::is_of_data;
 use crate::source::index::Entry;
 
 /// What units found out besides rows.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Found {
     pub repairs: Repairs,
     pub noticed: Noticed,
@@ -33,6 +35,7 @@ pub(super) struct Found {
     pub steps_out: u64,
     pub pipeline_steps_out: u64,
     /// Of the check pass.
+    #[serde(skip)]
     pub checked: super::check::Checked,
 }
 
@@ -70,6 +73,8 @@ pub(super) enum Pass<'a> {
     Survey { piece: usize, own: &'a Surveyors },
     /// What an ordered piece must know beforehand.
     Rehearse { piece: usize, own: &'a dyn Rehearsal },
+    /// What ordered pieces know behind the last unit.
+    Order,
     /// The batch; its rows in these orders, by stream, or in that of the data if there are none.
     Convert(&'a [Shuffle]),
 }
@@ -80,6 +85,7 @@ impl Pass<'_> {
         match self {
             Pass::Check(_) | Pass::Returns => 0,
             Pass::Survey { piece, .. } | Pass::Rehearse { piece, .. } => piece,
+            Pass::Order => pipeline.ordered().last().map_or(0, |piece| piece + 1),
             Pass::Convert(_) => pipeline.len(),
         }
     }
@@ -92,8 +98,18 @@ pub(super) struct Conversion<'a> {
     pub pass: Pass<'a>,
     pub segments: Vec<Segment>,
     pub rehearsed: &'a IndexMap<usize, Rehearsed>,
+    /// What ordered pieces know from units before the first one, if these are not all.
+    pub states: Option<&'a States>,
     /// The ordered piece that failed for want of room.
     pub full: &'a AtomicUsize,
+}
+
+/// What ordered pieces know, by piece: before the first unit of a pass, and behind the last one.
+#[derive(Debug, Default)]
+pub(super) struct States {
+    /// Nothing for the first part of a data set.
+    pub before: BTreeMap<usize, Vec<u8>>,
+    pub behind: Mutex<BTreeMap<usize, Vec<u8>>>,
 }
 
 /// A unit on its way.
@@ -194,7 +210,17 @@ impl Work for Conversion<'_> {
     fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>> {
         let mut machine = self.passes.pipeline.start_ordered(piece)?;
         machine.enter(self.passes.room(), self.rehearsed.get(&piece).cloned())?;
+        if let Some(saved) = self.states.and_then(|states| states.before.get(&piece)) {
+            machine.restore(saved)?;
+        }
         Ok(machine)
+    }
+
+    fn end_ordered(&self, piece: usize, machine: &dyn Ordered) -> Result<()> {
+        if let (Pass::Order, Some(states)) = (self.pass, self.states) {
+            states.behind.lock().unwrap_or_else(PoisonError::into_inner).insert(piece, machine.save()?);
+        }
+        Ok(())
     }
 
     fn free(&self, pieces: Range<usize>, number: usize, state: &mut State) -> Result<()> {
@@ -202,7 +228,7 @@ impl Work for Conversion<'_> {
             pieces,
             self.passes.modules,
             self.surveys,
-            number,
+            self.passes.first_unit + number,
             &mut state.unit,
             &mut state.found.repairs,
         )
@@ -222,10 +248,10 @@ impl Work for Conversion<'_> {
             Pass::Check(_) => vec![(0, Box::new(std::mem::take(&mut found.checked)) as Finding)],
             Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
             Pass::Survey { piece, own } => {
-                self.passes.pipeline.observe(piece, own, self.passes.modules, number, &unit)?
+                self.passes.pipeline.observe(piece, own, self.passes.modules, self.passes.first_unit + number, &unit)?
             }
             Pass::Rehearse { piece, own } => vec![(0, self.passes.pipeline.rehearse(piece, own, &unit)?)],
-            Pass::Convert(_) => Vec::new(),
+            Pass::Order | Pass::Convert(_) => Vec::new(),
         };
         let Pass::Convert(shuffles) = self.pass else {
             return Ok(Done { rows: Vec::new(), findings, found });

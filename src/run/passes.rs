@@ -17,22 +17,23 @@ use super::budget::{self, Budget, Limits, Needs};
 use super::check::Checked;
 use super::exchange::{self, Exchange};
 use super::output::Sizes;
-use super::pass::{Check, Conversion, Done, Findings, Merge, Pass};
+use super::pass::{Check, Conversion, Done, Findings, Merge, Pass, States};
+use super::prepare::storage;
 use super::provenance::Provenance;
 use super::reader::{Feed, Reader};
 use super::schedule::{self, Taker};
 use super::shuffle::Shuffle;
 use super::split::Basis;
 use super::tables::Storage;
-use super::units::{self, Unit};
+use super::units::{self, Cuts, Unit};
 use crate::connector::{Rehearsed, Room, Survey};
 use crate::error::{Error, Result};
 use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
-use crate::sink::ShardSchema;
 use crate::source::Source;
 use crate::source::index::Index;
+use crate::source::rows::RowGroupRef;
 
 /// What all passes over one index share.
 pub(super) struct Passes<'a> {
@@ -47,6 +48,10 @@ pub(super) struct Passes<'a> {
     pub progress: &'a dyn Progress,
     limits: Limits,
     units: Vec<Unit>,
+    /// Number of the first unit in the data set.
+    pub first_unit: usize,
+    /// The row groups that are read.
+    groups: Arc<[RowGroupRef]>,
     pub feed: Feed,
     row_bytes: usize,
     must_sort: bool,
@@ -90,6 +95,8 @@ pub(super) struct Work<'a> {
     pub modules: &'a [ModulePlan],
     pub scratch: &'a Scratch,
     pub progress: &'a dyn Progress,
+    /// The units, if they are cut already; then row groups without a row of theirs are not read.
+    pub cuts: Option<&'a Cuts>,
 }
 
 impl<'a> Passes<'a> {
@@ -98,18 +105,22 @@ impl<'a> Passes<'a> {
     /// # Errors
     /// If it is too small for what must be in it.
     pub fn new(work: Work<'a>, budget: Budget, sizes: Sizes) -> Result<Self> {
-        let Work { source, index, pipeline, modules, scratch, progress } = work;
+        let Work { source, index, pipeline, modules, scratch, progress, cuts } = work;
         let needs = needs(source, index, pipeline, modules, sizes);
         let step_bytes = needs.step_in.max(needs.step_out);
         let index_bytes = budget::index_bytes(index);
         let mut limits = budget.share(index_bytes, &needs)?;
-        let mut units = units::cut(index, needs.period, step_bytes, limits.unit_bytes);
+        let cut = |limits: Limits| match cuts {
+            Some(cuts) => units::along(index, needs.period, cuts),
+            None => units::cut(index, needs.period, step_bytes, limits.unit_bytes),
+        };
+        let mut units = cut(limits);
         let window = exchange::window_bytes(&units, needs.row_bytes);
         // Beside the rows that are alive, there must be room to go on reading.
         let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
         if must_sort {
             limits = budget.share(index_bytes + exchange::routes_bytes(index), &needs)?;
-            units = units::cut(index, needs.period, step_bytes, limits.unit_bytes);
+            units = cut(limits);
         } else {
             // What must be alive, and some to go on with; more is of no use.
             let window = usize::try_from(window).unwrap_or(usize::MAX);
@@ -117,8 +128,12 @@ impl<'a> Passes<'a> {
         }
         budget.check_units(&units, index, &needs, limits)?;
         let provenance = Provenance::of(index);
-        let storage = modules.iter().map(|m| Storage::of(&m.layout.columns)).collect::<Result<_>>()?;
-        let feed = Feed::Input(source.rows().groups().into());
+        let storage = storage(modules)?;
+        let groups: Arc<[RowGroupRef]> = match cuts {
+            Some(_) => needed_groups(source.rows().groups(), index).into(),
+            None => source.rows().groups().into(),
+        };
+        let feed = Feed::Input(Arc::clone(&groups));
         let row_bytes = needs.row_bytes;
         Ok(Self {
             source,
@@ -131,6 +146,8 @@ impl<'a> Passes<'a> {
             progress,
             limits,
             units,
+            first_unit: cuts.map_or(0, |cuts| cuts.first),
+            groups,
             feed,
             row_bytes,
             must_sort,
@@ -149,7 +166,8 @@ impl<'a> Passes<'a> {
         let of_unit = exchange::buckets(&self.units, self.row_bytes, self.limits.read_bytes / 4);
         let rows = self.source.rows().rows();
         self.progress.begin("sorting rows by episode", Totals { steps: Some(rows), ..Totals::default() });
-        let input = exchange::Input { source: self.source, index: self.index, progress: self.progress };
+        let input =
+            exchange::Input { source: self.source, groups: &self.groups, index: self.index, progress: self.progress };
         let filled = Exchange::fill(input, &self.units, &of_unit, self.scratch, self.limits);
         let filled = filled.map_err(|e| name_episode(e, self.source, self.index))?;
         self.progress.end();
@@ -177,17 +195,10 @@ impl<'a> Passes<'a> {
         Room { bytes: self.limits.piece_bytes / n.max(1), ..self.room() }
     }
 
-    /// The orders of shuffled streams of these schemas.
-    pub fn shuffles(&self, seed: u64, schemas: &[ShardSchema]) -> Vec<Shuffle> {
-        let room = self.room_of(schemas.len()).bytes;
-        let mut bytes = vec![0_u64; schemas.len()];
-        for entry in &self.index.entries {
-            // A step makes at most one row; sequences are fewer, and as much larger.
-            let module = entry.module as usize;
-            let step = (self.modules[module].layout.step_bytes() + PROVENANCE) as u64;
-            bytes[module] = bytes[module].saturating_add(entry.steps.saturating_mul(step));
-        }
-        bytes.into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
+    /// The orders of shuffled streams.
+    pub fn shuffles(&self, seed: u64) -> Vec<Shuffle> {
+        let room = self.room_of(self.modules.len()).bytes;
+        bytes_out(self.index, self.modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
     }
 
     /// One pass. `rehearsed` holds what ordered pieces know from a rehearsal, by piece.
@@ -196,6 +207,7 @@ impl<'a> Passes<'a> {
         pass: Pass<'_>,
         surveys: &Surveys,
         rehearsed: &IndexMap<usize, Rehearsed>,
+        states: Option<&States>,
         taker: &mut T,
         phase: &str,
     ) -> Result<(), (Error, Option<usize>)> {
@@ -204,7 +216,7 @@ impl<'a> Passes<'a> {
         self.progress.begin(phase, totals);
         let full = AtomicUsize::new(usize::MAX);
         let segments = pipeline.segments(pass.end(pipeline));
-        let work = Conversion { passes: self, surveys, pass, segments, rehearsed, full: &full };
+        let work = Conversion { passes: self, surveys, pass, segments, rehearsed, states, full: &full };
         let reader = Reader::new(self.feed.clone(), self.limits.readers);
         let result = schedule::run(&work, reader, &self.units, taker, self.limits, self.progress);
         let full = full.load(Ordering::Relaxed);
@@ -227,7 +239,7 @@ impl<'a> Passes<'a> {
     ) -> Result<T> {
         loop {
             let mut taker = fresh()?;
-            match self.once(pass, surveys, rehearsed, &mut taker, phase) {
+            match self.once(pass, surveys, rehearsed, None, &mut taker, phase) {
                 Ok(()) => return Ok(taker),
                 Err((_, Some(piece))) if !rehearsed.contains_key(&piece) => {
                     drop(taker);
@@ -239,13 +251,31 @@ impl<'a> Passes<'a> {
         }
     }
 
+    /// A pass over a part of the data, whose ordered pieces go on where those of the part before stopped.
+    ///
+    /// # Errors
+    /// The first thing that is wrong. A part alone cannot rehearse.
+    pub fn part<T: Taker<Done>>(
+        &self,
+        pass: Pass<'_>,
+        surveys: &Surveys,
+        states: &States,
+        taker: &mut T,
+        phase: &str,
+    ) -> Result<()> {
+        self.once(pass, surveys, &IndexMap::new(), Some(states), taker, phase).map_err(|(error, full)| match full {
+            Some(_) => error.hint("give each task a larger memory limit, or run the job on one machine"),
+            None => error,
+        })
+    }
+
     fn rehearse(&self, piece: usize, surveys: &Surveys, rehearsed: &IndexMap<usize, Rehearsed>) -> Result<Rehearsed> {
         let (observer, mut all) =
             (self.pipeline.rehearsal(piece, self.room())?, self.pipeline.rehearsal(piece, self.room())?);
         let named = |e| self.pipeline.named(piece, e);
         let mut taker = Findings(|(_, finding)| all.merge(finding).map_err(named));
         let pass = Pass::Rehearse { piece, own: &*observer };
-        self.once(pass, surveys, rehearsed, &mut taker, "counting").map_err(|e| e.0)?;
+        self.once(pass, surveys, rehearsed, None, &mut taker, "counting").map_err(|e| e.0)?;
         all.finish().map_err(named)
     }
 
@@ -307,7 +337,7 @@ impl<'a> Passes<'a> {
         };
         let (surveys, none) = (Surveys::default(), IndexMap::new());
         let pass = Pass::Check(check);
-        self.once(pass, &surveys, &none, &mut Findings(merge), "checking episodes").map_err(|e| e.0)
+        self.once(pass, &surveys, &none, None, &mut Findings(merge), "checking episodes").map_err(|e| e.0)
     }
 
     /// The sum of each entry's rewards, by the entry's ordinal: a pass with no pieces.
@@ -321,8 +351,35 @@ impl<'a> Passes<'a> {
             sums.into_iter().try_for_each(|(ordinal, sum)| take(ordinal, sum))
         };
         let (surveys, none) = (Surveys::default(), IndexMap::new());
-        self.once(Pass::Returns, &surveys, &none, &mut Findings(merge), "choosing episodes").map_err(|e| e.0)
+        self.once(Pass::Returns, &surveys, &none, None, &mut Findings(merge), "choosing episodes").map_err(|e| e.0)
     }
+}
+
+/// Bytes of the rows that each module's episodes make, at most: a step makes one row, and sequences are fewer and as much
+/// larger.
+pub(super) fn bytes_out(index: &Index, modules: &[ModulePlan]) -> Vec<u64> {
+    let mut bytes = vec![0_u64; modules.len()];
+    for entry in &index.entries {
+        let module = entry.module as usize;
+        let step = (modules[module].layout.step_bytes() + PROVENANCE) as u64;
+        bytes[module] = bytes[module].saturating_add(entry.steps.saturating_mul(step));
+    }
+    bytes
+}
+
+/// The row groups that hold rows of the index.
+fn needed_groups(groups: &[RowGroupRef], index: &Index) -> Vec<RowGroupRef> {
+    let mut needed = vec![false; groups.len()];
+    for span in index.entries.iter().flat_map(|entry| entry.rows(&index.spans)) {
+        let first = groups.partition_point(|g| g.first_row + g.rows <= span.first());
+        for (group, needed) in groups[first..].iter().zip(&mut needed[first..]) {
+            if group.first_row >= span.end() {
+                break;
+            }
+            *needed = *needed || !span.within(group.first_row..group.first_row + group.rows).is_empty();
+        }
+    }
+    groups.iter().zip(needed).filter(|(_, needed)| *needed).map(|(group, _)| *group).collect()
 }
 
 /// Decoders know the row that they stumbled over; whose it is, the index knows.

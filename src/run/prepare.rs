@@ -9,12 +9,12 @@ use super::Options;
 use super::budget::Budget;
 use super::check;
 use super::choose;
-use super::output::{self, Sizes};
+use super::output::Sizes;
 use super::pass::Check;
 use super::passes::{Passes, Work};
 use super::provenance::Provenance;
 use super::split;
-use super::tables::Storage;
+use super::tables::{self, Storage};
 use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
@@ -147,7 +147,7 @@ impl Indexed {
             // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
             let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
             let (source, pipeline, modules, scratch) = (&*source, &pipeline, &*modules, &scratch);
-            let work = Work { source, index: &index, pipeline, modules, scratch, progress };
+            let work = Work { source, index: &index, pipeline, modules, scratch, progress, cuts: None };
             returns = Some(sums_of_rewards(&Passes::new(work, budget, Sizes::default())?.sort()?)?);
             if let Some((layout, layouts)) = all {
                 (index.layout, index.layouts) = (layout, layouts);
@@ -201,16 +201,7 @@ impl Prepared {
     /// # Errors
     /// If they are more than a file can hold.
     pub fn schemas(&self, job: &Job) -> Result<Vec<ShardSchema>> {
-        let (mut rows, mut tables) = (Vec::new(), Vec::new());
-        for module in &self.modules {
-            let storage = Storage::of(&module.layout.columns)?;
-            let schema = output::schema(self.provenance.columns(), &storage.rows, &job.output);
-            rows.push(schema.with_windows(output::windows_bytes(&module.layout.columns)));
-            tables.extend(storage.tables.iter().map(|t| output::schema(Vec::new(), &t.columns, &job.output)));
-        }
-        rows.append(&mut tables);
-        rows.iter().try_for_each(ShardSchema::check)?;
-        Ok(rows)
+        tables::schemas(&self.modules, &storage(&self.modules)?, self.provenance, &job.output)
     }
 
     /// What the passes over the data need.
@@ -222,8 +213,17 @@ impl Prepared {
             modules: &self.modules,
             scratch: &self.scratch,
             progress,
+            cuts: None,
         }
     }
+}
+
+/// How each module's batch is stored.
+///
+/// # Errors
+/// Those of [`Storage::of`].
+pub(super) fn storage(modules: &[ModulePlan]) -> Result<Vec<Storage>> {
+    modules.iter().map(|module| Storage::of(&module.layout.columns)).collect()
 }
 
 /// The folder for what does not fit into memory.

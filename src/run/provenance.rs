@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Builder, StringBuilder};
+use serde::{Deserialize, Serialize};
 
 use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::episode::{EpisodeBatch, EpisodeId};
@@ -12,7 +13,7 @@ use crate::source::index::Index;
 use crate::window::Windows;
 
 /// Which provenance columns a data set has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Provenance {
     /// Integer ids stay integers.
     int_ids: bool,

@@ -49,6 +49,13 @@ pub(super) trait Work: Sync {
     fn segments(&self) -> &[Segment];
     /// Fresh states of the ordered pieces, by segment.
     fn start_ordered(&self, piece: usize) -> Result<Box<dyn Ordered>>;
+    /// Takes back the state of an ordered piece that has seen every unit.
+    ///
+    /// # Errors
+    /// If it is wanted and cannot be told.
+    fn end_ordered(&self, _piece: usize, _machine: &dyn Ordered) -> Result<()> {
+        Ok(())
+    }
     /// Runs free pieces.
     fn free(&self, pieces: Range<usize>, number: usize, state: &mut Self::State) -> Result<()>;
     /// Runs an ordered piece on the unit whose turn it is.
@@ -142,7 +149,7 @@ pub(super) fn run<W: Work>(
         }
     }
 
-    pool.in_place_scope(|scope| {
+    pool.in_place_scope(|scope| -> Result<()> {
         let (send, events) = unbounded::<Event<W>>();
         let mut live: VecDeque<Placed> = VecDeque::new();
         let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
@@ -305,5 +312,11 @@ pub(super) fn run<W: Work>(
             }
         }
         Ok(())
-    })
+    })?;
+    for (segment, gate) in &gates {
+        if let (Some(Segment::Ordered(piece)), Some(machine)) = (work.segments().get(*segment), &gate.machine) {
+            work.end_ordered(*piece, &**machine)?;
+        }
+    }
+    Ok(())
 }

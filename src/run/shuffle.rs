@@ -19,6 +19,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, UInt64Array};
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::Int64Type;
+use serde::{Deserialize, Serialize};
 
 use super::cutter::Rows;
 use crate::connector::Room;
@@ -37,7 +38,7 @@ const LARGEST_BUCKET: u64 = 256 << 20;
 const COLUMN: usize = 256;
 
 /// The order of a stream's rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Shuffle {
     seed: u64,
     /// The first bits of a key that name its bucket.
@@ -104,16 +105,9 @@ impl Shuffle {
 /// Rows of one bucket.
 #[derive(Debug)]
 pub(super) struct Part {
-    bucket: usize,
-    keys: Vec<u64>,
-    rows: Rows,
-}
-
-impl Part {
-    /// Its rows, to be changed in place.
-    pub fn rows_mut(&mut self) -> &mut Rows {
-        &mut self.rows
-    }
+    pub bucket: usize,
+    pub keys: Vec<u64>,
+    pub rows: Rows,
 }
 
 /// The rows at `places`, in that order.
@@ -171,8 +165,7 @@ impl Shuffler {
     /// If scratch space fails.
     pub fn push(&mut self, parts: Vec<Part>) -> Result<()> {
         for part in parts {
-            let values = part.rows.columns.iter().map(|c| bytes_of(c) + COLUMN).sum::<usize>();
-            self.held += values + size_of::<Part>() + part.keys.len() * 8;
+            self.held += part_bytes(&part);
             self.waiting[part.bucket].push(part);
         }
         if self.held > self.room.bytes / 2 { self.flush() } else { Ok(()) }
@@ -223,11 +216,7 @@ impl Shuffler {
             parts.append(&mut self.waiting[self.next]);
             self.next += 1;
             if !parts.is_empty() {
-                let Part { keys, rows, .. } = joined(&self.schema, parts)?;
-                let mut order: Vec<usize> = (0..keys.len()).collect();
-                // Stable: rows of one key keep the order of the data.
-                order.sort_by_key(|&i| keys[i]);
-                return Ok(Some(taken(&rows, &order)));
+                return sorted(&self.schema, parts).map(Some);
             }
         }
         Ok(None)
@@ -247,11 +236,26 @@ impl Shuffler {
 }
 
 /// All parts as one. Parts come in the order of the data.
-fn joined(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Result<Part> {
+pub(super) fn joined(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Result<Part> {
     let bucket = parts.first().map_or(0, |part| part.bucket);
     let keys = parts.iter().flat_map(|part| part.keys.iter().copied()).collect();
     let rows = Rows::joined(schema, parts.into_iter().map(|part| part.rows).collect())?;
     Ok(Part { bucket, keys, rows })
+}
+
+/// The rows of a bucket in their order.
+pub(super) fn sorted(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Result<Rows> {
+    let Part { keys, rows, .. } = joined(schema, parts)?;
+    let mut order: Vec<usize> = (0..keys.len()).collect();
+    // Stable: rows of one key keep the order of the data.
+    order.sort_by_key(|&i| keys[i]);
+    Ok(taken(&rows, &order))
+}
+
+/// Bytes that a part takes, more or less.
+pub(super) fn part_bytes(part: &Part) -> usize {
+    let values = part.rows.columns.iter().map(|c| bytes_of(c) + COLUMN).sum::<usize>();
+    values + size_of::<Part>() + part.keys.len() * 8
 }
 
 fn bytes_of(column: &ColumnData) -> usize {
@@ -262,7 +266,7 @@ fn bytes_of(column: &ColumnData) -> usize {
 }
 
 /// Appends a column's bytes. Text is its offsets and then its characters.
-fn write(column: &ColumnData, out: &mut Vec<u8>) -> Result<()> {
+pub(super) fn write(column: &ColumnData, out: &mut Vec<u8>) -> Result<()> {
     match column {
         ColumnData::Tensor(tensor) => out.extend_from_slice(tensor.bytes()),
         ColumnData::Ids(ids) => {
@@ -283,7 +287,7 @@ fn write(column: &ColumnData, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// The column that [`write`] wrote.
-fn read(ty: &ColumnType, rows: usize, bytes: &[u8]) -> Result<ColumnData> {
+pub(super) fn read(ty: &ColumnType, rows: usize, bytes: &[u8]) -> Result<ColumnData> {
     Ok(match ty {
         ColumnType::Tensor(ty) => ColumnData::Tensor(Tensor::new(ty.clone(), rows, Buffer::from(bytes))),
         ColumnType::Int64 => {

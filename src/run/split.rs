@@ -129,12 +129,17 @@ pub(super) fn split(
         let part = u32::try_from(part_of(&entry.id.to_string(), parts)).unwrap_or(0);
         entry.module += part * count;
     }
+    index.layouts = parts.keys().flat_map(|_| index.layouts.clone()).collect();
+    Ok(of_parts(parts, modules))
+}
+
+/// The modules of every part.
+pub(super) fn of_parts(parts: &IndexMap<String, f64>, modules: &[ModulePlan]) -> Vec<ModulePlan> {
     let of_part = |part: &String| {
         let own = |m: &ModulePlan| ModulePlan { part: Some(part.clone()), ..m.clone() };
         modules.iter().map(own).collect::<Vec<_>>()
     };
-    index.layouts = parts.keys().flat_map(|_| index.layouts.clone()).collect();
-    Ok(parts.keys().flat_map(of_part).collect())
+    parts.keys().flat_map(of_part).collect()
 }
 
 #[cfg(test)]

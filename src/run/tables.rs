@@ -13,10 +13,14 @@
 use std::sync::Arc;
 
 use super::cutter::Rows;
+use super::output;
+use super::provenance::Provenance;
 use crate::batch::{Column, ColumnLayout};
 use crate::error::{Error, Result};
 use crate::indexed::{Axis, INDEX, Stored, WindowIndex, moved};
-use crate::sink::ColumnData;
+use crate::job::Output;
+use crate::pipeline::ModulePlan;
+use crate::sink::{ColumnData, ShardSchema};
 use crate::tensor::TensorType;
 
 /// The steps of a module that its windows are over.
@@ -38,6 +42,47 @@ pub(super) struct Storage {
     /// Of the rows. Without tables these are the batch's.
     pub rows: Vec<ColumnLayout>,
     pub tables: Vec<Table>,
+}
+
+/// A stream of shards.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Stream<'a> {
+    pub module: usize,
+    /// None for the module's rows.
+    pub table: Option<&'a Table>,
+    /// What its rows hold, behind where they came from.
+    pub columns: &'a [ColumnLayout],
+}
+
+/// The streams of some modules: the rows of each, and behind those the tables of each.
+pub(super) fn streams(storage: &[Storage]) -> Vec<Stream<'_>> {
+    let rows = storage.iter().enumerate().map(|(module, s)| Stream { module, table: None, columns: &s.rows });
+    let tables = storage.iter().enumerate().flat_map(|(module, s)| {
+        s.tables.iter().map(move |table| Stream { module, table: Some(table), columns: &table.columns })
+    });
+    rows.chain(tables).collect()
+}
+
+/// The columns of every stream's shards.
+///
+/// # Errors
+/// If they are more than a file can hold.
+pub(super) fn schemas(
+    modules: &[ModulePlan],
+    storage: &[Storage],
+    provenance: Provenance,
+    output: &Output,
+) -> Result<Vec<ShardSchema>> {
+    let schema = |stream: Stream<'_>| {
+        if stream.table.is_some() {
+            return output::schema(Vec::new(), stream.columns, output);
+        }
+        let windows = output::windows_bytes(&modules[stream.module].layout.columns);
+        output::schema(provenance.columns(), stream.columns, output).with_windows(windows)
+    };
+    let schemas: Vec<ShardSchema> = streams(storage).into_iter().map(schema).collect();
+    schemas.iter().try_for_each(ShardSchema::check)?;
+    Ok(schemas)
 }
 
 /// What a unit brings to a module: rows, and steps by table.

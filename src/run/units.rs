@@ -33,6 +33,39 @@ pub(super) fn weight(entry: &Entry, period: u64) -> u64 {
     entry.steps.max(1).checked_next_multiple_of(period.max(1)).unwrap_or(u64::MAX)
 }
 
+/// Where units were cut before: the same units must do the same work in another process.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cuts {
+    /// Number of the first unit in the data set.
+    pub first: usize,
+    /// Entries of each unit.
+    pub entries: Vec<usize>,
+}
+
+/// The units of an index, cut as they were before.
+pub(super) fn along(index: &Index, period: u64, cuts: &Cuts) -> Vec<Unit> {
+    let mut start = 0;
+    let unit = |&n: &usize| {
+        let entries = start..start + n;
+        start += n;
+        let mut unit = Unit { entries: entries.clone(), steps: 0, weight: 0, begin: u64::MAX, end: 0 };
+        index.entries[entries].iter().for_each(|entry| unit.add(entry, period, index));
+        unit
+    };
+    cuts.entries.iter().map(unit).collect()
+}
+
+impl Unit {
+    fn add(&mut self, entry: &Entry, period: u64, index: &Index) {
+        self.weight = self.weight.saturating_add(weight(entry, period));
+        self.steps += entry.steps;
+        for span in entry.rows(&index.spans) {
+            self.begin = self.begin.min(span.first());
+            self.end = self.end.max(span.end());
+        }
+    }
+}
+
 /// Cuts the index into units of about `unit_bytes`, at `step_bytes` a step and `period` steps a row.
 pub(super) fn cut(index: &Index, period: u64, step_bytes: usize, unit_bytes: usize) -> Vec<Unit> {
     let unit_steps = (unit_bytes / step_bytes.max(1)).max(1) as u64;
@@ -47,16 +80,10 @@ pub(super) fn cut(index: &Index, period: u64, step_bytes: usize, unit_bytes: usi
             room = unit_steps;
         }
         let Some(unit) = units.last_mut() else { continue };
-        let weight = weight(entry, period);
-        room = room.saturating_sub(weight);
-        unit.weight = unit.weight.saturating_add(weight);
+        room = room.saturating_sub(weight(entry, period));
         reach = reach.max(u64::from(entry.ordinal.max(entry.bare_rank)) + 1);
         unit.entries.end = i + 1;
-        unit.steps += entry.steps;
-        for span in entry.rows(&index.spans) {
-            unit.begin = unit.begin.min(span.first());
-            unit.end = unit.end.max(span.end());
-        }
+        unit.add(entry, period, index);
     }
     units
 }

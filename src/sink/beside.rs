@@ -16,6 +16,8 @@ pub(super) struct Paths {
     pub new: PathBuf,
     /// Where the old one waits to be removed.
     pub old: PathBuf,
+    /// Where rows of parts wait that were made by other processes.
+    pub between: PathBuf,
 }
 
 /// Names are fixed, so that a later run finds what an interrupted one left.
@@ -35,7 +37,7 @@ pub(super) fn paths(target: &Path) -> Result<Paths> {
         own.push(what);
         parent.join(own)
     };
-    Ok(Paths { new: beside(".gristmill-new"), old: beside(".gristmill-old") })
+    Ok(Paths { new: beside(".gristmill-new"), old: beside(".gristmill-old"), between: beside(".gristmill-between") })
 }
 
 fn rename(from: &Path, to: &Path) -> Result<()> {
@@ -48,7 +50,7 @@ fn rename(from: &Path, to: &Path) -> Result<()> {
 /// Puts the new data set in the place of the old one, and removes that.
 pub(super) fn swap(target: &Path) -> Result<()> {
     let target = target.canonicalize().map_err(|e| Error::io("find the old data set", target, &e))?;
-    let Paths { new, old } = paths(&target)?;
+    let Paths { new, old, .. } = paths(&target)?;
     remove_data_set(&old)?;
     rename(&target, &old)?;
     rename(&new, &target)?;
@@ -61,7 +63,7 @@ pub(super) fn swap(target: &Path) -> Result<()> {
 /// Completes what a crash broke off behind the last byte: marks of a run beside a manifest, and swaps.
 pub(super) fn recover(target: &Path) -> Result<()> {
     // Nothing can have been swapped where there is no name.
-    let Ok(Paths { new, old }) = paths(target) else { return Ok(()) };
+    let Ok(Paths { new, old, .. }) = paths(target) else { return Ok(()) };
     for path in [target, new.as_path()] {
         if is_data_set(path) {
             complete(path)?;

@@ -82,6 +82,14 @@ pub(super) fn content_bytes(data: &ColumnData) -> Result<Cow<'_, [u8]>> {
     })
 }
 
+/// Number of the bytes that rows are hashed as.
+///
+/// # Errors
+/// If they are none of a shard's.
+pub fn content_len(data: &ColumnData) -> Result<u64> {
+    Ok(content_bytes(data)?.len() as u64)
+}
+
 /// The digest of named digests: of a module's columns, of a data set's modules. Their order does not matter.
 #[must_use]
 pub fn combine<'a>(parts: impl IntoIterator<Item = (&'a str, &'a str)>) -> String {

@@ -158,7 +158,11 @@ impl JoinedDigest {
             self.len += tree.chunks * CHUNK;
         }
         self.raw(&part.tail);
-        if self.len == part.offset + part.len { Ok(()) } else { Err(Error::internal("a part of a digest that lacks bytes")) }
+        if self.len == part.offset + part.len {
+            Ok(())
+        } else {
+            Err(Error::internal("a part of a digest that lacks bytes"))
+        }
     }
 
     fn raw(&mut self, mut bytes: &[u8]) {
@@ -257,7 +261,8 @@ mod tests {
                 let rows = usize::try_from(len).unwrap() / 3;
                 let tensor = Tensor::from_values::<u8>([3], &bytes[..rows * 3]);
                 let want = whole(&ty, &tensor);
-                for cuts in [vec![0, rows], vec![0, rows / 3, rows], vec![0, rows / 2, rows / 2, rows - rows / 7, rows]] {
+                for cuts in [vec![0, rows], vec![0, rows / 3, rows], vec![0, rows / 2, rows / 2, rows - rows / 7, rows]]
+                {
                     assert_eq!(joined(&ty, &tensor, &cuts), want, "{rows} rows cut at {cuts:?}");
                 }
             }

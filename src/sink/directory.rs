@@ -434,7 +434,7 @@ mod tests {
     fn a_swap_that_a_crash_broke_off_is_completed() {
         let tmp = tempfile::tempdir().unwrap();
         let path = tmp.path().join("shards");
-        let beside::Paths { new, old } = beside::paths(&path).unwrap();
+        let beside::Paths { new, old, .. } = beside::paths(&path).unwrap();
         // Between the renames: the new one takes its place.
         data_set(&new);
         data_set(&old);

@@ -9,6 +9,7 @@
 //! copies bytes and hashes them. So the bytes of a shard do not depend on who encoded what when.
 
 mod beside;
+mod between;
 mod digest;
 mod digest_part;
 mod directory;
@@ -22,8 +23,9 @@ mod parquet;
 mod schema;
 mod shard;
 
+pub use between::Between;
+pub use digest::{ContentDigest, combine, content_len, file_digest};
 pub use digest_part::{DigestPart, JoinedDigest};
-pub use digest::{ContentDigest, combine, file_digest};
 pub use directory::{Existing, OutputDir};
 pub use journal::{Finished, Intent, IntentFile, Journal};
 pub use names::{MANIFEST, ModuleDir, QUARANTINE, RUN, UNFINISHED, folder_name, shard_name};

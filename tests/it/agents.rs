@@ -6,7 +6,7 @@ use arrow::datatypes::{Float32Type, Int64Type};
 use crate::support::{Work, bools, content, f64s, i64s, read_shards, texts};
 
 /// Fifty agents of which most die early, join late or skip turns, as rows of environment steps.
-fn fifty_agents() -> Work {
+pub fn fifty_agents() -> Work {
     let (mut ids, mut agents, mut t, mut env_t, mut rewards, mut done) =
         (vec![], vec![], vec![], vec![], vec![], vec![]);
     for episode in 0..4 {

@@ -25,6 +25,7 @@ mod look_back;
 mod memory;
 mod modules;
 mod output;
+mod parts;
 mod python_classes;
 mod references;
 mod resume;
