@@ -27,13 +27,14 @@ wheel: .venv/ready
 	.venv/bin/python -m maturin build --quiet --manifest-path python/Cargo.toml --profile dev --compatibility linux \
 		--interpreter .venv/bin/python --out $(WHEELS)
 
-# PyTorch's and RLlib's side of the package, in a Python that has them, and README's snippet with PyTorch:
+# PyTorch's, RLlib's and Ray's side of the package, in a Python that has them, and README's snippet with PyTorch:
 # make PYTHON=... test-bridges
 test-bridges: wheel
 	cargo build --quiet
 	rm -rf target/bridges
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target target/bridges $(WHEELS)/*.whl
-	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_bridges.py tests/python/test_rllib.py
+	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_bridges.py \
+		tests/python/test_rllib.py tests/python/test_ray.py
 	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_readme.py -k torch
 
 # A virtual environment of this folder's own, made anew when the pinned packages change.

@@ -246,23 +246,23 @@ pub struct Repairs(Vec<(Cow<'static, str>, u64)>);
 impl Repairs {
     /// Counts `rows` rows for `repair`.
     pub fn count(&mut self, repair: &'static str, rows: u64) {
-        self.add(&Cow::Borrowed(repair), rows);
+        self.add(Cow::Borrowed(repair), rows);
     }
 
-    fn add(&mut self, repair: &Cow<'static, str>, rows: u64) {
+    fn add(&mut self, repair: Cow<'static, str>, rows: u64) {
         if rows == 0 {
             return;
         }
-        match self.0.iter_mut().find(|(n, _)| n == repair) {
+        match self.0.iter_mut().find(|(n, _)| *n == repair) {
             Some((_, n)) => *n += rows,
-            None => self.0.push((repair.clone(), rows)),
+            None => self.0.push((repair, rows)),
         }
     }
 
     /// Adds the counts of `other`.
     pub fn merge(&mut self, other: &Self) {
         for (name, rows) in &other.0 {
-            self.add(name, *rows);
+            self.add(name.clone(), *rows);
         }
     }
 

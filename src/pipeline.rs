@@ -314,6 +314,7 @@ impl Pipeline {
     }
 
     /// The pieces that must see units in order.
+    #[must_use]
     pub fn ordered(&self) -> impl DoubleEndedIterator<Item = usize> {
         (0..self.pieces.len()).filter(|&i| self.pieces[i].ordered().is_some())
     }

@@ -97,7 +97,7 @@ impl Cutter {
 
     /// The same for rows that begin with shard number `shard`.
     #[must_use]
-    pub fn from_shard(self, shard: usize) -> Self {
+    pub fn starting_at(self, shard: usize) -> Self {
         Self { shard, ..self }
     }
 

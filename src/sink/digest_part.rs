@@ -136,7 +136,7 @@ impl JoinedDigest {
 
     /// Where the next row begins: the offset of the next part.
     #[must_use]
-    pub const fn len(&self) -> u64 {
+    pub const fn end(&self) -> u64 {
         self.len
     }
 
@@ -233,7 +233,7 @@ mod tests {
     fn joined(ty: &TensorType, tensor: &Tensor, cuts: &[usize]) -> String {
         let mut all = JoinedDigest::new("obs", &ColumnType::Tensor(ty.clone()));
         for pair in cuts.windows(2) {
-            let mut part = DigestPart::at(all.len());
+            let mut part = DigestPart::at(all.end());
             // In pieces of all sizes.
             let (mut at, mut step) = (pair[0], 1);
             while at < pair[1] {
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn parts_make_the_digest_of_the_whole() {
         let ty = TensorType::new(DType::UInt8, [3]);
-        let bytes: Vec<u8> = (0..900_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        let bytes: Vec<u8> = (0..900_000_u32).map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()[2]).collect();
         let header = super::super::digest::header("obs", &ColumnType::Tensor(ty.clone())).len();
         for target in [0, 8, 1024, 2048, 3072, 65536, 131_072, 262_144, 800_000] {
             for near in -9..=9_i64 {
@@ -276,8 +276,8 @@ mod tests {
     fn parts_out_of_place_are_refused() {
         let ty = ColumnType::Tensor(TensorType::new(DType::UInt8, []));
         let mut all = JoinedDigest::new("obs", &ty);
-        assert!(all.push(&DigestPart::at(all.len() + 1)).is_err());
-        let mut part = DigestPart::at(all.len());
+        assert!(all.push(&DigestPart::at(all.end() + 1)).is_err());
+        let mut part = DigestPart::at(all.end());
         part.push(&[1; 5000]);
         let mut part = part.finish();
         part.trees.pop();

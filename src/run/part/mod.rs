@@ -22,6 +22,9 @@
 //! part to part as a state: pieces up to the last ordered one run once more for it, unless there is none.
 
 mod coordinator;
+mod cuts;
+mod joined;
+mod place;
 mod rows;
 mod wire;
 mod worker;

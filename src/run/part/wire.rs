@@ -136,7 +136,7 @@ pub(super) struct ShardTask {
 pub(super) struct Shards {
     pub stream: usize,
     pub first: usize,
-    pub shards: Vec<Finished>,
+    pub files: Vec<Finished>,
     /// By row group and column.
     pub stats: Vec<Vec<Option<ColumnStats>>>,
     /// By column.

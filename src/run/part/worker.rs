@@ -1,5 +1,6 @@
 //! What tasks do: pure functions of what they are given, so whoever runs one anew writes the same bytes.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -91,7 +92,7 @@ impl Worker {
         progress: &dyn Progress,
         run: impl FnOnce(&Passes<'_>, &States) -> Result<R>,
     ) -> Result<(R, States)> {
-        let before = if states.is_empty() { Default::default() } else { decode(states)? };
+        let before = if states.is_empty() { BTreeMap::default() } else { decode(states)? };
         let states = States { before, ..States::default() };
         let cuts = Cuts { first: part.first_unit, entries: part.units };
         let index = self.head.index.with(part.index);
@@ -114,7 +115,7 @@ impl Worker {
     /// # Errors
     /// The first thing that is wrong with the part's data.
     pub fn order(&self, part: &[u8], states: &[u8], progress: &dyn Progress) -> Result<Vec<u8>> {
-        let (_, states) = self.pass(decode(part)?, states, progress, |passes, states| {
+        let ((), states) = self.pass(decode(part)?, states, progress, |passes, states| {
             let mut nothing = super::super::pass::Findings(|_| Ok(()));
             passes.part(Pass::Order, &self.surveys, states, &mut nothing, "ordering")
         })?;
@@ -157,7 +158,7 @@ impl Worker {
         let stream = tables::streams(&self.storage)[task.stream];
         let encoder = ModuleEncoder::new(schema.clone(), stream.columns, out, 0)?;
         let group_rows = row_group_rows(schema, out.rows_per_shard);
-        let mut cutter = Cutter::new(task.stream, out.rows_per_shard, group_rows).from_shard(task.shards.start);
+        let mut cutter = Cutter::new(task.stream, out.rows_per_shard, group_rows).starting_at(task.shards.start);
         let mut reader = Reader::new(&self.head.between, &schema.columns);
         if !task.before.is_empty() {
             let (tables, provenance) = (&self.storage[stream.module].tables, self.head.provenance.columns().len());
@@ -165,7 +166,7 @@ impl Worker {
         }
         let digests = task.offsets.iter().map(|&at| DigestPart::at(at)).collect();
         let mut made =
-            Shards { stream: task.stream, first: task.shards.start, shards: Vec::new(), stats: Vec::new(), digests };
+            Shards { stream: task.stream, first: task.shards.start, files: Vec::new(), stats: Vec::new(), digests };
         let mut open: Option<(ShardWriter, PathBuf, u64)> = None;
         let (mut skip, mut left) = (task.skip, usize::try_from(task.rows).unwrap_or(usize::MAX));
         let mut steps = task.steps.iter();
@@ -185,12 +186,11 @@ impl Worker {
                     digest.update(column)?;
                 }
                 let name = shard_name(group.shard, out.format);
-                let (mut writer, draft, rows) = match open.take() {
-                    Some(open) => open,
-                    None => {
-                        let draft = self.draft(&format!("{}-{name}", task.stream), attempt);
-                        (ShardWriter::create(&draft, &encoder.encoder)?, draft, 0)
-                    }
+                let (mut writer, draft, rows) = if let Some(open) = open.take() {
+                    open
+                } else {
+                    let draft = self.draft(&format!("{}-{name}", task.stream), attempt);
+                    (ShardWriter::create(&draft, &encoder.encoder)?, draft, 0)
                 };
                 let rows = rows + group.data.rows as u64;
                 writer.append(group.bytes.ok_or_else(|| Error::internal("a row group without bytes"))?)?;
@@ -198,7 +198,7 @@ impl Worker {
                     let info = writer.finish()?;
                     place(&draft, &folder.join(&name))?;
                     let file = format!("{relative}/{name}");
-                    made.shards.push(Finished { file, rows, bytes: info.bytes, digest: info.digest });
+                    made.files.push(Finished { file, rows, bytes: info.bytes, digest: info.digest });
                 } else {
                     open = Some((writer, draft, rows));
                 }
@@ -207,7 +207,7 @@ impl Worker {
                 break;
             }
         }
-        if left > 0 || open.is_some() || made.shards.len() != task.shards.len() {
+        if left > 0 || open.is_some() || made.files.len() != task.shards.len() {
             return Err(Error::internal(format!("{left} rows of shards {:?} are missing", task.shards)));
         }
         made.digests = made.digests.into_iter().map(DigestPart::finish).collect();

@@ -1,0 +1,50 @@
+//! Where the data set is cut into parts.
+
+use std::ops::Range;
+
+use super::super::budget::Budget;
+use super::super::output::Sizes;
+use super::super::passes;
+use super::super::prepare::Prepared;
+use super::super::shuffle::Shuffle;
+use super::super::units::{self, Cuts};
+use super::coordinator::Tasks;
+use crate::error::Result;
+use crate::job::Job;
+
+/// Where units and the buckets of a shuffled order are cut, so that tasks have room for them.
+pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) -> Result<(Cuts, Vec<Shuffle>)> {
+    let Prepared { source, pipeline, index, modules, .. } = prepared;
+    let budget = Budget::new(Some(tasks.memory_limit), tasks.threads.max(1))?;
+    let needs = passes::needs(&**source, index, pipeline, modules, sizes);
+    let limits = budget.share(0, &needs)?;
+    let step_bytes = needs.step_in.max(needs.step_out).max(1);
+    let weight: u64 = index.entries.iter().map(|e| units::weight(e, needs.period)).sum();
+    let all = usize::try_from(weight).unwrap_or(usize::MAX).saturating_mul(step_bytes);
+    let unit_bytes = all.div_ceil(tasks.parts.max(1)).clamp(1, limits.unit_bytes);
+    let units = units::cut(index, needs.period, step_bytes, unit_bytes);
+    let cuts = Cuts { first: 0, entries: units.into_iter().map(|unit| unit.entries.len()).collect() };
+    let room = limits.piece_bytes / modules.len().max(1);
+    let order = |seed: u64| {
+        passes::bytes_out(index, modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
+    };
+    Ok((cuts, job.output.shuffle.as_ref().map(|shuffle| order(shuffle.seed)).unwrap_or_default()))
+}
+
+/// Units as parts of about the same number of steps.
+pub(super) fn share(cuts: &Cuts, prepared: &Prepared, parts: usize) -> Vec<Range<usize>> {
+    let entries = &prepared.index.entries;
+    // Many empty episodes are work, too.
+    let weight = |range: Range<usize>| entries[range].iter().map(|e| e.steps + 1).sum::<u64>();
+    let a_part = weight(0..entries.len()).div_ceil(parts.max(1) as u64).max(1);
+    let (mut out, mut start, mut behind, mut done): (Vec<Range<usize>>, _, _, _) = (Vec::new(), 0, 0, 0);
+    for (unit, &n) in cuts.entries.iter().enumerate() {
+        done += weight(behind..behind + n);
+        behind += n;
+        if done >= a_part * (out.len() as u64 + 1) || unit + 1 == cuts.entries.len() {
+            out.push(start..unit + 1);
+            start = unit + 1;
+        }
+    }
+    out
+}
