@@ -6,9 +6,16 @@ finaliser over a Weyl sequence, which is one multiplication and a few shifts a r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 
+from gristmill import _gristmill
 from gristmill._numpy import Array
+
+if TYPE_CHECKING:
+    from gristmill.dataset import _Groups
 
 _GAMMA = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -39,3 +46,31 @@ def permutation(n: int, *parts: int) -> Array:
         x ^= x >> np.uint64(31)
     # The map from row to key is one to one, so there are no ties.
     return np.argsort(x)
+
+
+class Window:
+    """Row groups whose rows are shuffled among each other.
+
+    Attributes:
+        groups: Numbers of the row groups.
+        rows: Numbers of all their rows, in the order of the window.
+    """
+
+    def __init__(self, groups: Array, rows: Array) -> None:
+        self.groups, self.rows = groups, rows
+        self._places: dict[tuple[str, ...], _gristmill.Window] = {}
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Window, (self.groups, self.rows)
+
+    def places(self, table: _Groups, names: Sequence[str]) -> _gristmill.Window:
+        """The rows as places in the row groups, and the row groups' columns ``names`` as they are read."""
+        key = tuple(names)
+        if key not in self._places:
+            # Row groups without rows share their start with the next one, which is the one that `right` finds.
+            of = np.searchsorted(table.starts, self.rows, side="right") - 1
+            number = np.zeros(len(table.rows), np.int64)
+            number[self.groups] = np.arange(len(self.groups))
+            parts, rows = number[of], self.rows - table.starts[of]
+            self._places[key] = _gristmill.Window(len(self.groups), parts.tobytes(), rows.astype(np.int64).tobytes())
+        return self._places[key]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gristmill._numpy import Array
-from gristmill._order import permutation
+from gristmill._order import Window, permutation
 from gristmill.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,8 +38,9 @@ class Batches:
     with another batch size.
 
     Shuffled, row groups come in a random order, windows of neighbours in it hold at least ``window_rows`` rows, and
-    the rows of a window are shuffled among each other. A module that fits into one window is shuffled as a whole. A
-    window's row groups should fit into the data set's cache (``cache_bytes``), or they are decoded several times.
+    the rows of a window are shuffled among each other. A module that fits into one window is shuffled as a whole. The
+    row groups of the window at hand are kept, whatever the data set's ``cache_bytes``: each is decoded when a row of it
+    is asked for, once, and one of which a rank takes no row is not.
 
     Args:
         module: The module.
@@ -139,7 +141,7 @@ class Batches:
         if self._order is None or self._order.epoch != self._epoch:
             rows = self.module._table.rows
             self._order = _Order(rows, self.module._table.starts, self.window_rows, self.shuffle_seed, self._epoch)
-        return self.module._gather(self.columns, self._order.rows(start, stop))
+        return self.module._shuffled(self.columns, self._order.pieces(start, stop))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the next batch starts: plain data, the same on every rank."""
@@ -188,23 +190,24 @@ class _Order:
                 self._windows.append(groups[first : i + 1])
                 self._ends.append(end)
                 first, begun = i + 1, end
-        self._drawn: tuple[int, Array] | None = None
+        self._drawn: tuple[int, Window] | None = None
 
-    def rows(self, start: int, stop: int) -> Array:
-        """The numbers of the rows at places ``start`` to ``stop``, exclusive."""
+    def pieces(self, start: int, stop: int) -> list[tuple[Window, int, int]]:
+        """Where the rows at places ``start`` to ``stop``, exclusive, are: windows, and places in the order of each."""
         out = []
-        window = int(np.searchsorted(self._ends, start, side="right"))
+        window = bisect_right(self._ends, start)
         while start < stop:
             begin = self._ends[window - 1] if window else 0
             until = min(stop, self._ends[window])
-            out.append(self._window(window)[start - begin : until - begin])
+            out.append((self._window(window), start - begin, until - begin))
             start = until
             window += 1
-        return np.concatenate(out) if out else np.zeros(0, np.int64)
+        return out
 
-    def _window(self, window: int) -> Array:
+    def _window(self, window: int) -> Window:
         if self._drawn is None or self._drawn[0] != window:
             groups = self._windows[window]
             rows = np.concatenate([np.arange(self._starts[g], self._starts[g] + self._rows[g]) for g in groups])
-            self._drawn = window, rows[permutation(len(rows), self._seed, self.epoch, window + 1)]
+            order = permutation(len(rows), self._seed, self.epoch, window + 1)
+            self._drawn = window, Window(groups, rows[order])
         return self._drawn[1]

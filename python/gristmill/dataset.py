@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import numpy as np
 from gristmill import _gristmill
 from gristmill._gristmill import Column, Shard, Steps
 from gristmill._numpy import Array, array
+from gristmill._order import Window as _Window
 from gristmill.batches import Batches
 from gristmill.errors import UnknownNameError, UsageError
 
@@ -185,6 +187,8 @@ class Module(Sequence["dict[str, Array]"]):
         self._groups: _Groups | None = None
         self._cache: OrderedDict[tuple[int, str], tuple[Column | list[str], int]] = OrderedDict()
         self._cached = 0
+        # What the last rows side by side lay in: their row group, its columns, and these as arrays.
+        self._last: tuple[int, Sequence[str], list[Array]] = -1, (), []
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (self._directory, self.name, self._content_digest, self._cache_bytes)
@@ -321,7 +325,10 @@ class Module(Sequence["dict[str, Array]"]):
 
     def _column_group(self, group: int, names: Sequence[str]) -> list[Array]:
         """The same as arrays."""
-        return [array(column) for column in self._raw_group(group, names)]
+        last = self._last
+        if last[0] != group or last[1] != names:
+            last = self._last = group, list(names), [array(column) for column in self._raw_group(group, names)]
+        return last[2]
 
     def _keep(self, key: tuple[int, str], column: Column | list[str], size: int) -> None:
         """Keeps a column of a row group that takes so many bytes, and lets go of those that were not asked for longest."""
@@ -340,6 +347,10 @@ class Module(Sequence["dict[str, Array]"]):
     def _gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
         """Rows anywhere."""
         return self._laid_out(names, lambda stored: self._stored_gather(stored, rows))
+
+    def _shuffled(self, names: Sequence[str], pieces: Sequence[tuple[_Window, int, int]]) -> dict[str, Array]:
+        """Rows of shuffle windows: of each so many places of its order."""
+        return self._laid_out(names, lambda stored: self._stored_shuffled(stored, pieces))
 
     def _laid_out(
         self, names: Sequence[str], read: Callable[[Sequence[str]], dict[str, Array]]
@@ -376,6 +387,19 @@ class Module(Sequence["dict[str, Array]"]):
             else:
                 joined[name] = np.concatenate(parts)
         return joined
+
+    def _stored_shuffled(self, names: Sequence[str], pieces: Sequence[tuple[_Window, int, int]]) -> dict[str, Array]:
+        if any(self._stored[name].dtype == "utf8" for name in names):
+            rows = [window.rows[start:stop] for window, start, stop in pieces]
+            return self._stored_gather(names, np.concatenate(rows))
+        parts: list[list[Array]] = []
+        for window, start, stop in pieces:
+            places = window.places(self._table, names)
+            for part in places.missing(start, stop):
+                places.put(part, self._raw_group(int(window.groups[part]), names))  # type: ignore[arg-type]
+            parts.append([array(column) for column in places.rows(start, stop)])
+        columns = parts[0] if len(parts) == 1 else [np.concatenate(column) for column in zip(*parts, strict=True)]
+        return dict(zip(names, columns, strict=True))
 
     def _stored_gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
         if len(rows) == 0:
@@ -420,13 +444,16 @@ class _Groups:
         self.number = np.concatenate([np.arange(len(c)) for c in counts]) if counts else np.zeros(0, np.int64)
         self.rows = np.array([n for c in counts for n in c], dtype=np.int64)
         self.starts = np.concatenate([[0], np.cumsum(self.rows)[:-1]]).astype(np.int64)
+        # For one row group at a time lists are several times faster than arrays.
+        self._rows: list[int] = self.rows.tolist()
+        self._starts: list[int] = self.starts.tolist()
 
     def spans(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Row groups that hold rows ``start`` to ``stop``, exclusive, with the rows inside each."""
-        group = int(np.searchsorted(self.starts, start, side="right")) - 1
+        group = bisect_right(self._starts, start) - 1
         while start < stop:
-            first = start - int(self.starts[group])
-            last = min(int(self.rows[group]), stop - int(self.starts[group]))
+            first = start - self._starts[group]
+            last = min(self._rows[group], stop - self._starts[group])
             if last > first:
                 yield group, first, last
                 start += last - first

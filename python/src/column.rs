@@ -88,30 +88,63 @@ pub fn gather(
         columns.iter().map(|parts| parts.iter().map(|c| c.get().tensor.clone()).collect()).collect();
     let gathered = py.detach(|| {
         let places: Vec<(usize, usize)> = numbers(&parts).zip(numbers(&rows)).collect();
-        columns.iter().map(|parts| gather_column(parts, &places)).collect::<Result<Vec<_>>>()
+        let column =
+            |parts: &Vec<Tensor>| gather_column(&parts.iter().map(Some).collect::<Vec<_>>(), places.iter().copied());
+        columns.iter().map(column).collect::<Result<Vec<_>>>()
     });
     let gathered = gathered.map_err(|e| raised(py, &e))?;
     Ok(gathered.into_iter().map(Column::own).collect())
 }
 
-fn numbers(bytes: &[u8]) -> impl Iterator<Item = usize> {
+/// Numbers of rows or parts, int64 as bytes.
+pub fn numbers(bytes: &[u8]) -> impl Iterator<Item = usize> {
     // What is negative becomes too large, and is refused as such.
     let number = |b: &[u8; 8]| usize::try_from(i64::from_ne_bytes(*b)).unwrap_or(usize::MAX);
     bytes.as_chunks::<8>().0.iter().map(number)
 }
 
-fn gather_column(parts: &[Tensor], places: &[(usize, usize)]) -> Result<Tensor> {
-    let Some(ty) = parts.first().map(Tensor::ty) else { return Err(Error::internal("a column without parts")) };
-    let size = ty.row_bytes();
-    if let Some(other) = parts.iter().find(|p| p.ty() != ty) {
+/// Rows of some parts of a column, side by side, each given as part and row. Parts that are not there have no rows.
+///
+/// # Errors
+/// If there is no such row, or parts are of several types.
+pub fn gather_column(
+    parts: &[Option<&Tensor>],
+    places: impl ExactSizeIterator<Item = (usize, usize)>,
+) -> Result<Tensor> {
+    let Some(ty) = parts.iter().flatten().next().map(|part| part.ty()) else {
+        return Err(Error::internal("a column without parts"));
+    };
+    if let Some(other) = parts.iter().flatten().find(|p| p.ty() != ty) {
         return Err(Error::internal(format!("parts of {ty} and {}", other.ty())));
     }
-    let mut out = MutableBuffer::with_capacity(places.len() * size);
-    for &(part, row) in places {
-        let bytes = parts.get(part).filter(|p| row < p.rows()).map(|p| &p.bytes()[row * size..(row + 1) * size]);
-        out.extend_from_slice(bytes.ok_or_else(|| Error::internal("a row that there is not"))?);
-    }
-    Ok(Tensor::new(ty.clone(), places.len(), out.into()))
+    let (rows, size) = (places.len(), ty.row_bytes());
+    let parts: Vec<&[u8]> = parts.iter().map(|part| part.map_or(&[][..], Tensor::bytes)).collect();
+    let mut out = MutableBuffer::from_len_zeroed(rows * size);
+    // Of the commonest sizes, so that a row is a load and a store and not a call.
+    let gathered = match size {
+        0 => Some(()),
+        1 => scalars::<1>(&parts, places, &mut out),
+        4 => scalars::<4>(&parts, places, &mut out),
+        8 => scalars::<8>(&parts, places, &mut out),
+        _ => out.chunks_exact_mut(size).zip(places).try_for_each(|(to, (part, row))| {
+            to.copy_from_slice(parts.get(part)?.get(row.checked_mul(size)?..)?.get(..size)?);
+            Some(())
+        }),
+    };
+    gathered.ok_or_else(|| Error::internal("a row that there is not"))?;
+    Ok(Tensor::new(ty.clone(), rows, out.into()))
+}
+
+fn scalars<const N: usize>(
+    parts: &[&[u8]],
+    places: impl Iterator<Item = (usize, usize)>,
+    out: &mut [u8],
+) -> Option<()> {
+    let parts: Vec<&[[u8; N]]> = parts.iter().map(|part| part.as_chunks::<N>().0).collect();
+    out.as_chunks_mut::<N>().0.iter_mut().zip(places).try_for_each(|(to, (part, row))| {
+        *to = *parts.get(part)?.get(row)?;
+        Some(())
+    })
 }
 
 /// A column as Python gets it: a [`Column`], or a list of text.

@@ -11,6 +11,7 @@ mod piece;
 mod shards;
 mod table;
 mod watch;
+mod window;
 
 use pyo3::prelude::*;
 
@@ -26,5 +27,6 @@ fn _gristmill(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<shards::Steps>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<table::Values>()?;
+    module.add_class::<window::Window>()?;
     module.add_function(wrap_pyfunction!(column::gather, module)?)
 }
