@@ -1,8 +1,8 @@
-"""How fast batches come out of shards, beside a plain copy of memory and PyTorch's memory-mapped tensors.
+"""How fast batches come out of shards, beside a plain copy of memory, PyTorch's memory-mapped tensors and Ray Data.
 
     python benches/loader.py [--rows 2000000] [--batch-size 1024]
 
-Needs the package, and PyTorch for its lines. The data are made once: seeded steps of 17 float32 observations, next
+Needs the package, and PyTorch and Ray for their lines. The data are made once: seeded steps of 17 float32 observations, next
 observations and 6 float32 actions, as of a MuJoCo task. Every line reads all rows of one epoch as batches that belong to
 the reader; GB/s counts the bytes of the columns. Files are in the page cache: what is measured is the reader, not the disk.
 """
@@ -39,6 +39,30 @@ def timed(label: str, size: int, batches) -> None:
         rows = sum(len(batch) for batch in batches())
         best = min(best, time.perf_counter() - begun)
     print(f"{label:52} {size / best / 1e9:7.2f} GB/s {rows / best:14,.0f} rows/s")
+
+
+def over_ray(shards: Path, columns: list[str], batch_size: int, size: int) -> None:
+    """The iterator of Ray Data over the same shards: tasks read them, batches come to this process."""
+    if importlib.util.find_spec("ray") is None:
+        print("Ray is not installed: its lines are left out")
+        return
+    import logging
+
+    import ray
+
+    ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    def read(shuffle):
+        data = ray.data.read_parquet(str(shards / "default_policy"), columns=columns)
+        # Of as many rows as a window of gristmill's may hold.
+        buffer = {"local_shuffle_buffer_size": min(1_000_000, size // 100), "local_shuffle_seed": 7} if shuffle else {}
+        for batch in data.iter_batches(batch_size=batch_size, batch_format="numpy", **buffer):
+            yield batch["rewards"]
+
+    timed("Ray Data: parquet, zstd:1, in order", size, lambda: read(False))
+    timed("Ray Data: parquet, zstd:1, shuffled in a buffer", size, lambda: read(True))
+    ray.shutdown()
 
 
 def main() -> None:
@@ -82,7 +106,8 @@ def main() -> None:
             "parquet, uncompressed": {"format": "parquet", "compression": "none"},
         }
         for label, output in forms.items():
-            out = Path(folder) / label.replace(", ", "-")
+            # Without a colon, in which Ray would see a URL.
+            out = Path(folder) / label.replace(", ", "-").replace(":", "")
             job = gristmill.Job(input=Path(folder) / "log.parquet", learner={"algorithm": "SAC"}, output=output)
             job.run(output=out, progress=False)
             for seed in (None, 7):
@@ -94,6 +119,7 @@ def main() -> None:
                         yield batch["rewards"]
 
                 timed(f"gristmill: {label}, {how}", size, read)
+        over_ray(Path(folder) / "parquet-zstd1", list(columns), args.batch_size, size)
         if importlib.util.find_spec("torch") is None:
             print("PyTorch is not installed: its lines are left out")
             return

@@ -374,18 +374,18 @@ class Module(Sequence["dict[str, Array]"]):
         return {name: stored[name] for name in names}
 
     def _stored_span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:
+        spans = list(self._table.spans(start, stop))
+        if len(spans) == 1:
+            group, first, last = spans[0]
+            columns = zip(names, self._column_group(group, names), strict=True)
+            return {name: column[first:last].copy() if copy else column[first:last] for name, column in columns}
         pieces: list[list[Array]] = [[] for _ in names]
-        for group, first, last in self._table.spans(start, stop):
+        for group, first, last in spans:
             for out, column in zip(pieces, self._column_group(group, names), strict=True):
                 out.append(column[first:last])
         joined = {}
         for name, parts in zip(names, pieces, strict=True):
-            if not parts:
-                joined[name] = self._empty(name, 0)
-            elif len(parts) == 1:
-                joined[name] = parts[0].copy() if copy else parts[0]
-            else:
-                joined[name] = np.concatenate(parts)
+            joined[name] = np.concatenate(parts) if parts else self._empty(name, 0)
         return joined
 
     def _stored_shuffled(self, names: Sequence[str], pieces: Sequence[tuple[_Window, int, int]]) -> dict[str, Array]:
