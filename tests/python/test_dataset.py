@@ -203,6 +203,37 @@ def test_a_module_goes_to_other_processes(shards):
     assert module[3]["obs"].shape == (4,)
 
 
+def test_row_groups_are_decoded_once_and_where_a_rank_has_rows(shards, monkeypatch):
+    """Shuffled in one window, with no cache to speak of."""
+    decoded = []
+    data = gristmill.open(shards(rows=20), cache_bytes=1)
+    module = data.module()
+    read = gristmill.dataset.Module._raw_group
+    monkeypatch.setattr(module, "_raw_group", lambda *args: decoded.append(args[0]) or read(module, *args))
+    options = {"batch_size": 16, "shuffle_seed": 7, "columns": ["obs"]}
+    whole = np.concatenate([batch["obs"] for batch in module.batches(**options)])
+    assert sorted(decoded) == list(range(84)), "1664 rows in groups of 20"
+    decoded.clear()
+    # Of 26 ranks one takes 64 rows, which cannot be in all 84 groups.
+    some = np.concatenate([batch["obs"] for batch in module.batches(**options, rank=3, world_size=26)])
+    order = permutation(84, 7, 0, 0)
+    numbers = np.concatenate([np.arange(group * 20, min(1664, group * 20 + 20)) for group in order])
+    numbers = numbers[permutation(1664, 7, 0, 1)]
+    assert np.array_equal(whole, module.read(["obs"])["obs"][numbers])
+    own = np.concatenate([numbers[start : start + 16] for start in range(3 * 16, 1664, 26 * 16)])
+    assert np.array_equal(some, module.read(["obs"])["obs"][own])
+    needed = set(own // 20)
+    assert len(needed) < 84 and set(decoded[: len(needed)]) == needed
+
+
+def test_batches_under_way_go_to_other_processes(shards):
+    batches = gristmill.open(shards()).batches(batch_size=100, shuffle_seed=1)
+    next(iter(batches))
+    other = pickle.loads(pickle.dumps(batches))
+    for a, b in zip(batches, other, strict=True):
+        assert np.array_equal(a["obs"], b["obs"])
+
+
 def test_a_small_cache_reads_the_same(shards):
     few = gristmill.open(shards(), cache_bytes=1).module()
     many = gristmill.open(shards()).module()
