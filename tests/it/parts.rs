@@ -204,6 +204,31 @@ fn malformed_interleaved_and_chosen() {
     }
 }
 
+/// A coordinator that is killed leaves its journal: one process goes on behind the shards that are there.
+#[test]
+fn a_killed_coordinator_s_shards_are_gone_on_with() {
+    let work = Work::of_batches(&cut(&recording(), 100));
+    let mut job = job(&work, SMALL);
+    job.output.path = work.path().join("one").display().to_string();
+    run::convert(&job, &Options::default(), &Silent).unwrap();
+    job.output.path = work.path().join("parts").display().to_string();
+    let tasks = Tasks { parts: 8, threads: 1, memory_limit: 64 << 20 };
+    let mut coordinator = Coordinator::plan(&job, Vec::new(), &Options::default(), tasks, &Silent).unwrap();
+    let head = coordinator.head(&std::env::current_dir().unwrap()).unwrap();
+    let worker = Worker::open(&head, Vec::new(), &Options::default()).unwrap();
+    let rows = |i| worker.rows(&coordinator.part(i).unwrap(), &[], "a", &Silent).unwrap();
+    let rows: Vec<_> = (0..coordinator.parts()).map(rows).collect();
+    for task in &coordinator.place(&rows).unwrap()[..4] {
+        coordinator.keep(&worker.shards(task, "a", &Silent).unwrap()).unwrap();
+    }
+    std::mem::forget(coordinator);
+    let kept = work.path().join("parts/default_policy/part-00001.parquet");
+    let before = std::fs::metadata(&kept).unwrap().modified().unwrap();
+    run::convert(&job, &Options { existing: Existing::Resume, ..Options::default() }, &Silent).unwrap();
+    assert!(files(&work.path().join("parts")) == files(&work.path().join("one")));
+    assert_eq!(std::fs::metadata(&kept).unwrap().modified().unwrap(), before, "the shard was kept");
+}
+
 #[test]
 fn what_cannot_be_done_by_parts_is_told() {
     let work = Work::of_batches(&cut(&recording(), 100));

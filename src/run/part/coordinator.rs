@@ -78,7 +78,7 @@ impl Coordinator {
     /// Every task must see the job's files, and the output directory, under the same paths.
     ///
     /// # Errors
-    /// The first thing that is wrong with the job or the data, as [`super::super::convert`] would tell it; and if the job
+    /// The first thing that is wrong with the job or the data, as [`crate::run::convert`] would tell it; and if the job
     /// is one that cannot be done by parts.
     pub fn plan(
         job: &Job,
