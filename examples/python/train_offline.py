@@ -1,6 +1,6 @@
 """BC, MARWIL and an LSTM policy on CartPole: from gristmill's shards, and from the same recording by RLlib's own path.
 
-    python examples/python/train_offline.py [bc marwil lstm] [--iterations 400] [--episodes 100]
+    python examples/python/train_offline.py [bc marwil lstm] [--iterations 200] [--episodes 40]
 
 Needs gristmill, Ray's RLlib and PyTorch. A linear controller that balances the pole, with some of its actions drawn at
 random, is recorded in RLlib's format of episodes, with `vf_preds` of zero. Each algorithm trains twice with one config,
@@ -148,7 +148,7 @@ def compare(name: str, log: Path, folder: Path, iterations: int) -> None:
         input_=str(shards), offline_data_class=gristmill.rllib.ShardData, dataset_num_iters_per_learner=1
     )
     own = config(name).offline_data(
-        input_=[str(log)], input_read_episodes=True, input_read_batch_size=10, dataset_num_iters_per_learner=1
+        input_=[str(log)], input_read_episodes=True, input_read_batch_size=2, dataset_num_iters_per_learner=1
     )
     results = {"gristmill": train(over_shards, iterations) | {"compile": compiled}, "rllib": train(own, iterations)}
     print(f"\n{name}: {', '.join(gristmill.open(shards).module().training_columns)}")
@@ -166,8 +166,8 @@ def compare(name: str, log: Path, folder: Path, iterations: int) -> None:
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("algorithms", nargs="*", metavar="bc|marwil|lstm")
-    arguments.add_argument("--iterations", type=int, default=400)
-    arguments.add_argument("--episodes", type=int, default=100)
+    arguments.add_argument("--iterations", type=int, default=200)
+    arguments.add_argument("--episodes", type=int, default=40)
     args = arguments.parse_args()
     names = args.algorithms or ["bc", "marwil", "lstm"]
     if unknown := set(names) - {"bc", "marwil", "lstm"}:
