@@ -258,6 +258,12 @@ impl EpisodeLayout {
         self.steps.iter().find(|(n, _)| &**n == name).map(|(_, t)| t)
     }
 
+    /// The types of all step columns by name, for whoever asks for more than a few.
+    #[must_use]
+    pub fn by_name(&self) -> HashMap<&str, &TensorType> {
+        self.steps.iter().rev().map(|(name, ty)| (&**name, ty)).collect()
+    }
+
     /// The leaves of the column `root`.
     pub fn under<'a>(&'a self, root: &'a str) -> impl Iterator<Item = (&'a Arc<str>, &'a TensorType)> {
         self.steps.iter().filter(move |(n, _)| column::is_under(n, root)).map(|(n, t)| (n, t))

@@ -204,13 +204,14 @@ impl Connector for AddStatesFromEpisodesToBatch {
             return Err(Error::usage("the batch is joined already").hint("put this piece before BatchIndividualItems"));
         }
         let next = plan.batch.has(NEXT_OBS);
-        let leaves = state_leaves(cx.module, &|n| plan.episodes.get(n).cloned(), &recorded_names(plan.episodes))?;
+        let recorded = plan.episodes.by_name();
+        let leaves = state_leaves(cx.module, &|n| recorded.get(n).copied().cloned(), &recorded_names(plan.episodes))?;
         for leaf in &leaves {
             plan.batch.push(rebase(&leaf.recorded, STATE_IN), leaf.ty.clone(), Rows::Sequences);
         }
         for leaf in leaves.iter().filter(|_| next) {
             // Without recorded states every next state is the initial one, so the type is that of `initial` alone.
-            let ty = plan.episodes.get(&leaf.recorded).unwrap_or(&leaf.ty).clone();
+            let ty = recorded.get(leaf.recorded.as_str()).copied().unwrap_or(&leaf.ty).clone();
             plan.batch.push(rebase(&leaf.recorded, NEXT_STATE_IN), ty, Rows::Sequences);
         }
         Ok(())

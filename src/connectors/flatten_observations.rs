@@ -1,6 +1,6 @@
 //! `FlattenObservations`: nested observations as one vector.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -142,9 +142,10 @@ impl FlattenObservations {
                 return Err(Error::usage(format!("found no {key:?} to remove, expected one of {}", listed(leaves))));
             }
         }
-        let unknown = leaves.keys().find(|column| {
-            !parts.iter().any(|p| p.column == **column) && !self.keys_to_remove.iter().any(|k| is_child(column, k))
-        });
+        let known: HashSet<&str> = parts.iter().map(|p| p.column.as_str()).collect();
+        let unknown = leaves
+            .keys()
+            .find(|&&column| !known.contains(column) && !self.keys_to_remove.iter().any(|k| is_child(column, k)));
         if let Some(column) = unknown {
             return Err(Error::usage("found a part of the recorded observations that the space does not have")
                 .column(*column)

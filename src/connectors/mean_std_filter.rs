@@ -343,8 +343,9 @@ impl Connector for MeanStdFilter {
         for name in self.leaves(cx, &episodes.steps)? {
             let of = |i: usize| {
                 let owner = self.owner(episodes, i);
-                let found = filters.iter().find(|f| f.column == name && f.agent == owner);
-                found.ok_or_else(|| {
+                // They stand in the order of their keys.
+                let found = filters.binary_search_by(|f| (&f.agent, &f.column).cmp(&(&owner, &name)));
+                found.map(|at| &filters[at]).map_err(|_| {
                     // Only where the statistics are those of another part of the data set.
                     let owner = owner.map_or_else(String::new, |agent| format!(" of agent {agent:?}"));
                     Error::data(format!("found no observation{owner} in the part that the statistics are taken from"))

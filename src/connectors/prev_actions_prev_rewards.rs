@@ -1,5 +1,6 @@
 //! `PrevActionsPrevRewards`: what was done and received before, as part of the observation.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -96,7 +97,8 @@ impl PrevActionsPrevRewards {
         let mut out = Vec::new();
         if let Some(space) = &self.input_action_space {
             walk(space, ACTIONS.to_owned(), ty, &mut out)?;
-            if let Some(extra) = names.iter().find(|n| !out.iter().any(|l| l.column == **n)) {
+            let known: HashSet<&str> = out.iter().map(|l| l.column.as_str()).collect();
+            if let Some(extra) = names.iter().find(|n| !known.contains(n.as_str())) {
                 return Err(
                     Error::usage("found a part of the actions that input_action_space does not have").column(extra)
                 );
@@ -258,7 +260,8 @@ impl Connector for PrevActionsPrevRewards {
             if names.is_empty() {
                 return Err(Error::usage("needs actions, and the input has none").column(ACTIONS));
             }
-            let width: usize = self.leaves(&names, &|n| plan.episodes.get(n))?.iter().map(|l| l.width).sum();
+            let recorded = plan.episodes.by_name();
+            let width: usize = self.leaves(&names, &|n| recorded.get(n).copied())?.iter().map(|l| l.width).sum();
             added.push((PREV_ACTIONS, TensorType::new(DType::Float32, [self.n_prev_actions * width])));
         }
         if self.n_prev_rewards > 0 {

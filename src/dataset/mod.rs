@@ -16,6 +16,7 @@ mod ids;
 mod read;
 mod windows;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -52,6 +53,8 @@ pub struct Module {
     record: ModuleRecord,
     schema: Arc<ShardSchema>,
     tables: Vec<Table>,
+    /// Positions of the columns.
+    places: HashMap<String, usize>,
 }
 
 /// Steps of a module that stand once, and how its windows lay them out; see [`crate::indexed`].
@@ -140,7 +143,7 @@ impl Dataset {
     /// The module of this name (`train/default_policy` in a data set that is split).
     #[must_use]
     pub fn module(&self, name: &str) -> Option<&Module> {
-        self.modules.iter().find(|m| m.name == name)
+        self.modules.get(self.manifest.modules.get_index_of(name)?)
     }
 }
 
@@ -156,7 +159,9 @@ impl Module {
             let TableRecord { places, axis, prefix, .. } = record.clone();
             tables.push(Table { name: known, places, axis, prefix, steps });
         }
-        let module = Self { name: name.to_owned(), root: root.to_owned(), record: record.clone(), schema, tables };
+        let places = schema.columns.iter().enumerate().map(|(i, (name, _))| (name.clone(), i)).collect();
+        let (name, root, record) = (name.to_owned(), root.to_owned(), record.clone());
+        let module = Self { name, root, record, schema, tables, places };
         check::windows(&module)?;
         Ok(module)
     }
@@ -189,7 +194,7 @@ impl Module {
     /// Position of a column.
     #[must_use]
     pub fn column(&self, name: &str) -> Option<usize> {
-        self.schema.columns.iter().position(|(n, _)| n == name)
+        self.places.get(name).copied()
     }
 
     /// The module's shard number `i`.

@@ -10,6 +10,7 @@ use arrow::datatypes::SchemaRef;
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
 use crate::source::file::{FileFormat, InputFile, RowGroup};
+use crate::source::ingest::by_name;
 use crate::tensor::{DType, Tensor};
 
 /// Raw bytes of a row group that a reader takes on: twice what [`crate::sink::row_group_rows`] aims at. A single row may
@@ -229,10 +230,12 @@ impl Shard {
     }
 
     fn decode(&self, batch: &RecordBatch, columns: &[usize], first_row: u64) -> Result<RowGroupData> {
+        let arrays = by_name(batch);
         let read = |&column: &usize| {
             let (name, ty) = &self.schema.columns[column];
-            let array =
-                batch.column_by_name(name).ok_or_else(|| Error::internal("a column was not read").column(name))?;
+            let array = arrays
+                .get(name.as_str())
+                .ok_or_else(|| Error::internal("a column was not read").column(name.as_str()))?;
             decode(array, ty, first_row).map_err(|e| e.column(name.as_str()))
         };
         Ok(RowGroupData { rows: batch.num_rows(), columns: columns.iter().map(read).collect::<Result<_>>()? })

@@ -92,9 +92,10 @@ pub(super) struct Keys {
 }
 
 impl Keys {
+    /// `columns` are the positions of the data's columns, rising.
     fn of(data: &RowGroupData, module: &Module, columns: &[usize]) -> Result<Self> {
         let get = |name: &str| {
-            let at = columns.iter().position(|c| Some(*c) == module.column(name))?;
+            let at = columns.binary_search(&module.column(name)?).ok()?;
             data.columns.get(at).cloned()
         };
         let t = get(T).and_then(|t| t.tensor().cloned());

@@ -1,5 +1,6 @@
 //! The write side: row groups to shards, with digests and statistics gathered in order.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cutter::{Cut, Cutter, Rows};
@@ -268,7 +269,8 @@ impl Output {
         let digests = schema.columns.iter().map(|(name, ty)| ContentDigest::new(name, ty)).collect();
         // Those in front without a gap: rows of one shard after the other are told from those that are there.
         let name = |i: usize| dir.shard(i, output.format).1;
-        let finished: Vec<Finished> = (0..).map_while(|i| kept.iter().find(|k| k.file == name(i)).cloned()).collect();
+        let kept: HashMap<&str, &Finished> = kept.iter().map(|k| (k.file.as_str(), k)).collect();
+        let finished: Vec<Finished> = (0..).map_while(|i| kept.get(name(i).as_str()).copied().cloned()).collect();
         let module = ModuleEncoder::new(schema, columns, output, finished.len())?;
         let stats = module.no_stats();
         Ok(Self {

@@ -34,6 +34,7 @@ use super::file::{failed, sync_directory};
 use super::found::Found;
 use super::journal::{self, Finished, Intent, JOURNAL, JOURNAL_DRAFT, Journal};
 use super::names::{MANIFEST, MANIFEST_DRAFT, ModuleDir, QUARANTINE, RUN, TABLES, UNFINISHED, folder_name};
+use crate::column::outer_names;
 use crate::error::{Error, Result};
 
 /// The directory of one run.
@@ -210,15 +211,18 @@ impl OutputDir {
                 intent.check(&before, &self.root)?;
                 let found = Found::look(&self.root)?;
                 // A journal is only believed about files that a run would write.
-                let own = shards.into_iter().filter(|s| found.own.contains(&s.file)).collect();
+                let there: BTreeSet<&str> = found.own.iter().map(String::as_str).collect();
+                let own = shards.into_iter().filter(|s| there.contains(s.file.as_str())).collect();
                 kept = journal::without_gaps(journal::intact(&self.root, own));
             }
             self.mark()?;
             self.open = true;
             let mut found = Found::look(&self.root)?;
+            let files: BTreeSet<&str> = kept.iter().map(|k| k.file.as_str()).collect();
+            let folders = outer_names(files.iter().copied());
             // The old journal goes by rename: until then it is the best there is.
-            found.own.retain(|file| file != JOURNAL && kept.iter().all(|k| k.file != *file));
-            found.folders.retain(|folder| kept.iter().all(|k| !k.file.starts_with(&format!("{folder}/"))));
+            found.own.retain(|file| file != JOURNAL && !files.contains(file.as_str()));
+            found.folders.retain(|folder| !folders.contains(folder.as_str()));
             found.remove(&self.root)?;
         }
         Ok((Journal::start(&self.root, intent, &kept)?, kept))
@@ -255,7 +259,8 @@ impl OutputDir {
     /// finished (`kept`) stay.
     pub fn clear(&self, kept: &[Finished]) -> Result<()> {
         let found = Found::look(&self.root)?;
-        let shards = found.own.iter().filter(|file| file.contains('/') && kept.iter().all(|k| k.file != **file));
+        let kept: BTreeSet<&str> = kept.iter().map(|k| k.file.as_str()).collect();
+        let shards = found.own.iter().filter(|file| file.contains('/') && !kept.contains(file.as_str()));
         shards
             .map(|file| self.root.join(file))
             .try_for_each(|path| fs::remove_file(&path).map_err(|e| failed("remove", &path, &e)))

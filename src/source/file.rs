@@ -197,7 +197,12 @@ impl InputFile {
     /// the iterator ends after its first error.
     pub fn read(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
         let place = |e: Error| e.row_group(row_group).file(self.name.clone());
-        let (group, projection) = self.projection(row_group, columns).map_err(place)?;
+        Ok(Box::new(self.guarded_batches(row_group, columns, batch_rows).map_err(place)?))
+    }
+
+    /// [`Self::read`], with errors that have no place.
+    fn guarded_batches(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Guarded> {
+        let (group, projection) = self.projection(row_group, columns)?;
         let batch_rows = batch_rows.max(1);
         let inner = guarded(|| match &self.footer {
             Footer::Parquet(footer) => {
@@ -206,10 +211,9 @@ impl InputFile {
             }
             Footer::Ipc(footer) => footer.read(self.reopen()?, row_group, projection, batch_rows),
             Footer::Memory(footer) => footer.read(row_group, &projection, batch_rows),
-        })
-        .map_err(place)?;
+        })?;
         let columns = columns.to_vec();
-        Ok(Box::new(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, columns, left: group.rows }))
+        Ok(Guarded { inner: Some(inner), file: Arc::clone(self), row_group, columns, left: group.rows })
     }
 
     /// The columns of one record batch out of `map`, the whole Arrow file in memory. Uncompressed columns are not copied:
@@ -270,16 +274,18 @@ impl InputFile {
         if self.stamp.is_some() { self.reopen().map(drop) } else { Ok(()) }
     }
 
-    /// Which of `columns` cannot be read, by trying each by itself: decoders do not say.
+    /// The first of `columns` that cannot be read, by trying one half of what is left after the other: decoders do not say.
     fn damaged_column<'a>(self: &Arc<Self>, row_group: usize, columns: &'a [String]) -> Option<&'a String> {
-        let reads = |column: &String| {
-            let batches = self.read(row_group, std::slice::from_ref(column), 8192);
-            batches.is_ok_and(|mut batches| batches.all(|batch| batch.is_ok()))
+        let reads = |columns: &[String]| {
+            // Without a place: that would ask here again.
+            self.guarded_batches(row_group, columns, 8192).is_ok_and(|mut batches| batches.reads_to_the_end())
         };
-        match columns {
-            [only] => Some(only),
-            many => many.iter().find(|column| !reads(column)),
+        let mut left = columns;
+        while left.len() > 1 {
+            let (first, second) = left.split_at(left.len() / 2);
+            left = if reads(first) { second } else { first };
         }
+        left.first().filter(|_| columns.len() == 1 || !reads(left))
     }
 
     /// `blake3:<hex>` of the file's bytes.
@@ -429,6 +435,16 @@ impl Guarded {
             }
         }
         Ok(batch)
+    }
+
+    /// Whether all batches can be read.
+    fn reads_to_the_end(&mut self) -> bool {
+        loop {
+            match self.step() {
+                Ok(Some(_)) => {}
+                end => return end.is_ok(),
+            }
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod form;
 mod ids;
 mod infos;
 mod lists;
+mod places;
 mod rows;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use self::form::type_name;
 use self::form::{Form, form};
 pub use self::ids::{IdKind, Ids, flags, id_kind, ids, ints, is_flag, is_int, optional_ids};
 pub(crate) use self::infos::{InfoLeaves, describe_infos, leaf_nulls};
+pub(crate) use self::places::Places;
 use self::rows::Rows;
 pub(crate) use self::variants::{first_shape, leaf_dtype, variants};
 use crate::error::{Error, Result};
@@ -145,18 +147,25 @@ fn sorted(children: &[FieldRef]) -> Vec<&FieldRef> {
 /// # Errors
 /// If that row holds no tensor.
 pub fn refine(specs: &mut [LeafSpec], field: &Field, array: &ArrayRef, first_row: u64) -> Result<()> {
+    let mut places = Places::default();
     for spec in specs.iter_mut().filter(|s| !s.is_known()) {
-        if look(spec, field, array, first_row)? == Seen::Text {
+        if look(spec, field, array, first_row, &mut places)? == Seen::Text {
             return Err(text(field).column(&spec.name));
         }
     }
     Ok(())
 }
 
-/// [`refine`] for one leaf.
-pub(crate) fn look(spec: &mut LeafSpec, field: &Field, array: &ArrayRef, first_row: u64) -> Result<Seen> {
+/// [`refine`] for one leaf. `places` are the field's.
+pub(crate) fn look<'a>(
+    spec: &mut LeafSpec,
+    field: &'a Field,
+    array: &ArrayRef,
+    first_row: u64,
+    places: &mut Places<'a>,
+) -> Result<Seen> {
     let place = |e: Error| e.column(&spec.name);
-    let leaf = locate(field, array, &spec.path).map_err(place)?;
+    let leaf = locate(field, array, &spec.path, places).map_err(place)?;
     let Some(row) = first_valid(leaf.nulls.as_ref(), leaf.array.len()) else { return Ok(Seen::Tensor) };
     let array = leaf.array.slice(row, 1);
     let first_row = first_row + row as u64;
@@ -195,13 +204,21 @@ pub fn tensors(
     leaves: &[(LeafSpec, TensorType)],
     first_row: u64,
 ) -> Result<Vec<Ingested>> {
-    leaves
-        .iter()
-        .map(|(spec, ty)| {
-            let leaf = locate(field, array, &spec.path).map_err(|e| e.column(&spec.name))?;
-            leaf.read(ty, first_row).map_err(|e| e.column(&spec.name))
-        })
-        .collect()
+    let mut places = Places::default();
+    leaves.iter().map(|(spec, ty)| tensor(field, array, spec, ty, first_row, &mut places)).collect()
+}
+
+/// [`tensors`] for one leaf. `places` are the field's.
+pub(crate) fn tensor<'a>(
+    field: &'a Field,
+    array: &ArrayRef,
+    spec: &LeafSpec,
+    ty: &TensorType,
+    first_row: u64,
+    places: &mut Places<'a>,
+) -> Result<Ingested> {
+    let leaf = locate(field, array, &spec.path, places).map_err(|e| e.column(&spec.name))?;
+    leaf.read(ty, first_row).map_err(|e| e.column(&spec.name))
 }
 
 /// A leaf of a batch, found.
@@ -213,8 +230,8 @@ struct Leaf<'a> {
 
 /// Follows `path` into the structs of a column. A row of the leaf is null where any struct above it is, and where the
 /// struct has no such field.
-fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String]) -> Result<Leaf<'a>> {
-    let (mut field, mut array) = (field, Arc::clone(array));
+fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String], places: &mut Places<'a>) -> Result<Leaf<'a>> {
+    let (mut field, mut array, mut places) = (field, Arc::clone(array), places);
     let mut nulls = array.logical_nulls();
     for name in path {
         if array.data_type() == &DataType::Null {
@@ -225,14 +242,14 @@ fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String]) -> Result<Lea
             return Err(Error::data(format!("found {found}, expected a struct with a field {name:?}")));
         };
         // The schemas were unified: a struct that lacks a leaf of other files' has none of it.
-        let Some((i, child)) = fields.find(name) else {
+        let Some((i, inside)) = places.find(fields, name) else {
             array = Arc::new(NullArray::new(array.len()));
             nulls = array.logical_nulls();
             break;
         };
         let inner = Arc::clone(parent.column(i));
         nulls = NullBuffer::union(nulls.as_ref(), inner.logical_nulls().as_ref());
-        (field, array) = (child, inner);
+        (field, array, places) = (&fields[i], inner, inside);
     }
     Ok(Leaf { field, array, nulls: nulls.filter(|n| n.null_count() > 0) })
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch};
 
 use super::file::InputFile;
-use super::ingest::{self, LeafSpec};
+use super::ingest::{self, LeafSpec, Places};
 use super::rows::RowMap;
 use super::schema::{Unified, UnifiedColumn};
 use crate::column::{INFOS, root};
@@ -48,8 +48,9 @@ pub(super) fn look<'a>(row: u64, rows: &RowMap, unified: &'a Unified) -> Result<
     let mut out = Seen::new();
     for column in unified.columns.iter().filter(|c| root(&c.name) != INFOS) {
         let Some(array) = arrays.get(column.source.as_str()) else { continue };
+        let mut places = Places::default();
         for (spec, ty) in &column.leaves {
-            if let Some(shape) = step.shape(array, &column.source, spec)? {
+            if let Some(shape) = step.shape(array, &column.source, spec, &mut places)? {
                 out.push((column, spec, ty, shape));
             }
         }
@@ -62,23 +63,32 @@ pub(super) fn look<'a>(row: u64, rows: &RowMap, unified: &'a Unified) -> Result<
 /// # Errors
 /// If its files have dtypes that no dtype holds.
 pub(super) fn types_of(module: &str, seen: Seen<'_>, files: &BTreeSet<usize>, rows: &RowMap) -> Result<Own> {
-    let ty = |(column, spec, ty, shape): (&UnifiedColumn, &LeafSpec, &TensorType, Vec<usize>)| {
-        let dtype = dtype_of(files, rows, &column.source, spec, ty.dtype).map_err(|e| {
-            e.column(&spec.name)
-                .hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
-        })?;
-        Ok((spec.name.clone(), TensorType::new(dtype, shape)))
-    };
-    seen.into_iter().map(ty).collect()
+    let mut out = Own::new();
+    for leaves in seen.chunk_by(|(a, ..), (b, ..)| a.source == b.source) {
+        let mut files: Vec<_> = files.iter().map(|&f| (&rows.files()[f], Places::default())).collect();
+        for (column, spec, ty, shape) in leaves {
+            let dtype = dtype_of(&mut files, &column.source, spec, ty.dtype).map_err(|e| {
+                e.column(&spec.name)
+                    .hint(format!("the rows of module {module:?}: cast the column in one of the files before"))
+            })?;
+            out.insert(spec.name.clone(), TensorType::new(dtype, shape.clone()));
+        }
+    }
+    Ok(out)
 }
 
-/// The dtype that holds a leaf in all files that have rows of the module.
-fn dtype_of(files: &BTreeSet<usize>, rows: &RowMap, source: &str, spec: &LeafSpec, unified: DType) -> Result<DType> {
+/// The dtype that holds a leaf in all files that have rows of the module. Each file has the places of the leaf's column.
+fn dtype_of<'a>(
+    files: &mut [(&'a Arc<InputFile>, Places<'a>)],
+    source: &str,
+    spec: &LeafSpec,
+    unified: DType,
+) -> Result<DType> {
     let mut out: Option<(DType, &Arc<InputFile>)> = None;
-    for file in files.iter().map(|&f| &rows.files()[f]) {
+    for (file, places) in files {
         let Some((_, field)) = file.field(source) else { continue };
         // What a schema does not tell (packed arrays), the look at the first rows did.
-        let Some(found) = ingest::leaf_dtype(field, &spec.path) else { continue };
+        let Some(found) = ingest::leaf_dtype(field, &spec.path, places) else { continue };
         out = Some(match out {
             None => (found, file),
             Some((before, first)) => {
@@ -130,9 +140,15 @@ impl<'a> FirstStep<'a> {
     }
 
     /// The shape of a leaf, or `None` where it is null.
-    fn shape(&self, array: &ArrayRef, source: &str, spec: &LeafSpec) -> Result<Option<Vec<usize>>> {
+    fn shape(
+        &self,
+        array: &ArrayRef,
+        source: &str,
+        spec: &LeafSpec,
+        places: &mut Places<'a>,
+    ) -> Result<Option<Vec<usize>>> {
         let Some((_, field)) = self.file.field(source) else { return Ok(None) };
-        ingest::first_shape(field, array, spec, self.row_in_file)
+        ingest::first_shape(field, array, spec, self.row_in_file, places)
             .map_err(|e| e.file(self.file.name.clone()).row_group(self.row_group))
     }
 }

@@ -1,6 +1,6 @@
 //! First pass over step rows: reads ids, times and flags, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use super::faults::{bad_rows, is_of_data};
 use super::file::InputFile;
 use super::index::{Entry, Span};
-use super::ingest::{self, Ids, LeafSpec};
+use super::ingest::{self, Ids, LeafSpec, Places};
 use super::presence::Presence;
 use super::rows::{RowGroupRef, RowMap};
 use super::runs::{Done, Runs, ScanRow, Who};
@@ -326,15 +326,16 @@ impl Batch {
         odd: &mut impl FnMut(usize, Error),
     ) {
         let arrays = ingest::by_name(batch);
+        let mut places: HashMap<&str, Places<'_>> = HashMap::new();
         for (i, (source, spec, ty)) in columns.infos.iter().enumerate() {
             let at = columns.extras.len() + i;
             let (Some(array), Some((_, field))) = (arrays.get(source.as_str()), file.field(source)) else {
                 self.extras.push((at, Some(NullBuffer::new_null(self.len))));
                 continue;
             };
-            let leaf = [(spec.clone(), ty.clone())];
-            let read = ingest::tensors(field, array, &leaf, row_in_file)
-                .and_then(|_| ingest::leaf_nulls(field, array, &spec.path));
+            let places = places.entry(source).or_default();
+            let read = ingest::tensor(field, array, spec, ty, row_in_file, places)
+                .and_then(|_| ingest::leaf_nulls(field, array, &spec.path, places));
             match read {
                 Ok(nulls) => self.extras.push((at, nulls)),
                 Err(e) => odd(at, e),

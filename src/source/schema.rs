@@ -19,7 +19,7 @@ mod tests;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Fields};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use self::merge::{Merge, Rules};
 use self::names::Named;
@@ -78,7 +78,7 @@ pub struct Unified {
     /// Columns that are there and are not read, each with the reason.
     pub left_out: Vec<(String, String)>,
     /// What was unified or left out, in words, for the report.
-    pub notes: Vec<String>,
+    pub notes: IndexSet<String>,
     /// Whether rows may belong to several modules, each of which has shapes and dtypes of its own.
     pub several: bool,
 }
@@ -124,7 +124,7 @@ struct Group {
 /// # Errors
 /// If a needed column is missing or can hold no tensors, or the files differ in a way that would lose something.
 pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos: bool) -> Result<Unified> {
-    let mut notes = Vec::new();
+    let mut notes = IndexSet::new();
     // A file without rows has nothing to lose, and tools write odd types into such files.
     let filled: Vec<Arc<InputFile>> = files.iter().filter(|f| f.rows() > 0).map(Arc::clone).collect();
     for file in files {
@@ -173,16 +173,11 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
 }
 
 fn group(files: &[Arc<InputFile>]) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+    let mut groups: IndexMap<&Fields, Vec<usize>> = IndexMap::new();
     for (i, file) in files.iter().enumerate() {
-        let fields = file.schema.fields();
-        // The newest group first: neighbours were mostly written by one recorder.
-        match groups.iter_mut().rev().find(|g| g.fields == *fields) {
-            Some(group) => group.files.push(i),
-            None => groups.push(Group { fields: fields.clone(), files: vec![i] }),
-        }
+        groups.entry(file.schema.fields()).or_default().push(i);
     }
-    groups
+    groups.into_iter().map(|(fields, files)| Group { fields: fields.clone(), files }).collect()
 }
 
 /// The field of a file's column.

@@ -1,5 +1,7 @@
 //! Pass 2: the rows, appended to columns.
 
+use std::collections::HashMap;
+
 use arrow::buffer::MutableBuffer;
 
 use super::tree::{Key, NodeKind, ROOT, Tree};
@@ -88,18 +90,18 @@ impl ItemDecoder {
             let too_long = || Error::data("an episode of more than 2^32 steps").episode(header.id.clone());
             let steps = u32::try_from(header.len).map_err(|_| too_long())?;
             // Counts of all columns first: nothing may fail once rows are moved.
-            let mut counts = Vec::with_capacity(buffers.len());
+            let mut counts = HashMap::with_capacity(buffers.len());
             for (i, buffer) in buffers.iter().enumerate() {
                 let history = u32::try_from(buffer.lookback).map_err(|_| too_long())?;
-                counts.push((buffer.column, RowCounts { history, steps, last: u32::from(i == 0) }));
+                counts.entry(buffer.column).or_insert(RowCounts { history, steps, last: u32::from(i == 0) });
             }
             Ok((header, counts))
         });
         match read {
             Ok((header, counts)) => {
                 for leaf in &mut self.leaves {
-                    let found = counts.iter().find(|(column, _)| *column == Some(leaf.column) && leaf.item.rows > 0);
-                    leaf.split(found.map_or_else(RowCounts::default, |(_, counts)| *counts));
+                    let found = counts.get(&Some(leaf.column)).filter(|_| leaf.item.rows > 0);
+                    leaf.split(found.copied().unwrap_or_default());
                 }
                 Ok(header)
             }

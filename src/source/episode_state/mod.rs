@@ -49,6 +49,8 @@ mod walk;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 pub use decode::ItemDecoder;
 pub use hash::content_hash;
 pub use scan::{LeafTypes, scan};
@@ -183,6 +185,7 @@ fn read_item<P: Pass>(pass: &mut P, item: &[u8]) -> Result<(ItemHeader, Vec<Buff
     // The required three, then the extra outputs. Names of the latter are for messages.
     let mut required: [Option<Buffer>; 3] = [None, None, None];
     let mut extras: Vec<(&str, Buffer)> = Vec::new();
+    let mut extra_names: HashSet<&str> = HashSet::new();
     for _ in 0..entries {
         let key = cursor.str()?;
         let slot = match key {
@@ -209,12 +212,13 @@ fn read_item<P: Pass>(pass: &mut P, item: &[u8]) -> Result<(ItemHeader, Vec<Buff
                     if [column::OBS, column::ACTIONS, column::REWARDS].contains(&name) {
                         return Err(Error::data(format!("an extra model output has the name of the column `{name}`")));
                     }
-                    if extras.iter().any(|(other, _)| *other == name) {
+                    if extra_names.contains(name) {
                         return Err(Error::data(format!("the extra model output `{name}` stands twice")));
                     }
                     if is_nothing(&cursor)? {
                         cursor.skip()?;
                     } else {
+                        extra_names.insert(name);
                         extras.push((name, read_buffer(pass, &mut cursor, name).map_err(|e| e.column(name))?));
                     }
                 }

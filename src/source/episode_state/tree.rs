@@ -1,5 +1,7 @@
 //! Names of leaves, as a tree that rows are walked along.
 
+use std::collections::HashMap;
+
 use crate::column;
 
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +25,23 @@ pub(super) struct Node {
     pub(super) parent: usize,
     pub(super) kind: NodeKind,
     pub(super) kids: Vec<usize>,
+    /// Where it stands among its parent's kids.
+    place: usize,
+    /// The kids by key, once there are more than a few.
+    by_key: HashMap<Box<str>, usize>,
 }
 
+/// So many keys are compared faster than hashed.
+const FEW: usize = 32;
+
 pub(super) const ROOT: usize = 0;
+
+impl Node {
+    fn new(key: Box<str>, parent: usize, kind: NodeKind, place: usize) -> Self {
+        let index = key.parse().ok().filter(|i: &usize| *i.to_string() == *key);
+        Self { key, index, parent, kind, kids: Vec::new(), place, by_key: HashMap::new() }
+    }
+}
 
 /// Names of leaves as paths from a root. The root's children are columns.
 #[derive(Debug, Clone)]
@@ -35,8 +51,7 @@ pub(super) struct Tree {
 
 impl Tree {
     pub(super) fn new() -> Self {
-        let root = Node { key: "".into(), index: None, parent: ROOT, kind: NodeKind::Dict, kids: Vec::new() };
-        Self { nodes: vec![root] }
+        Self { nodes: vec![Node::new("".into(), ROOT, NodeKind::Dict, 0)] }
     }
 
     /// The child under `key`, looked for at `hint` first. A child found elsewhere moves to `hint`: rows list their
@@ -53,11 +68,15 @@ impl Tree {
         if let Some(kid) = here.filter(|&kid| is(&self.nodes[kid], key)) {
             return Some(kid);
         }
-        let at = self.nodes[parent].kids.iter().position(|&kid| is(&self.nodes[kid], key))?;
-        let kids = &mut self.nodes[parent].kids;
-        let kid = kids[at];
-        if hint < kids.len() {
-            kids.swap(hint, at);
+        let node = &self.nodes[parent];
+        let kid = match key {
+            Key::Text(text) if node.kids.len() > FEW => *node.by_key.get(text)?,
+            _ => *node.kids.iter().find(|&&kid| is(&self.nodes[kid], key))?,
+        };
+        if let Some(here) = here {
+            let at = self.nodes[kid].place;
+            self.nodes[parent].kids.swap(hint, at);
+            (self.nodes[kid].place, self.nodes[here].place) = (hint, at);
         }
         Some(kid)
     }
@@ -67,18 +86,36 @@ impl Tree {
             Key::Text(text) => text.into(),
             Key::Index(i) => i.to_string().into(),
         };
-        let index = key.parse().ok().filter(|i: &usize| *i.to_string() == *key);
-        let node = self.nodes.len();
-        self.nodes.push(Node { key, index, parent, kind, kids: Vec::new() });
+        let (node, place) = (self.nodes.len(), self.nodes[parent].kids.len());
+        self.nodes.push(Node::new(key, parent, kind, place));
         self.nodes[parent].kids.push(node);
+        let new = match self.nodes[parent].kids.len() {
+            n if n > FEW + 1 => place..n,
+            n if n > FEW => 0..n,
+            _ => 0..0,
+        };
+        for i in new {
+            let kid = self.nodes[parent].kids[i];
+            let key = self.nodes[kid].key.clone();
+            self.nodes[parent].by_key.insert(key, kid);
+        }
         node
     }
 
     /// Forgets the nodes added since there were `len`.
     pub(super) fn truncate(&mut self, len: usize) {
         self.nodes.truncate(len);
-        for node in &mut self.nodes {
+        for parent in 0..len {
+            let node = &mut self.nodes[parent];
+            let before = node.kids.len();
             node.kids.retain(|&kid| kid < len);
+            if node.kids.len() < before {
+                node.by_key.retain(|_, kid| *kid < len);
+                for place in 0..node.kids.len() {
+                    let kid = self.nodes[parent].kids[place];
+                    self.nodes[kid].place = place;
+                }
+            }
         }
     }
 

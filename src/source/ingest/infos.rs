@@ -5,7 +5,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::Field;
 
 use super::form::{Form, form, type_name};
-use super::{LeafSpec, locate, sorted};
+use super::{LeafSpec, Places, locate, sorted};
 use crate::error::Result;
 
 /// The leaves that may hold numbers, and the others, each with what it is instead.
@@ -48,12 +48,17 @@ fn into(field: &Field, name: &str, path: &mut Vec<String>, out: &mut InfoLeaves)
     out.leaves.push(LeafSpec { name: name.to_owned(), path: path.clone(), dtype, shape, packed: false });
 }
 
-/// Which rows of a leaf are null (an unset bit), if any is.
+/// Which rows of a leaf are null (an unset bit), if any is. `places` are the field's.
 ///
 /// # Errors
 /// If the column has no such leaf.
-pub(crate) fn leaf_nulls(field: &Field, array: &ArrayRef, path: &[String]) -> Result<Option<NullBuffer>> {
-    let leaf = locate(field, array, path)?;
+pub(crate) fn leaf_nulls<'a>(
+    field: &'a Field,
+    array: &ArrayRef,
+    path: &[String],
+    places: &mut Places<'a>,
+) -> Result<Option<NullBuffer>> {
+    let leaf = locate(field, array, path, places)?;
     Ok(if leaf.array.data_type() == &arrow::datatypes::DataType::Null {
         Some(NullBuffer::new_null(leaf.array.len()))
     } else {

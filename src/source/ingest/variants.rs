@@ -12,18 +12,24 @@ use arrow::datatypes::{DataType, Field};
 
 use super::form::{Form, element, form, list_item};
 use super::lists::{self, show};
-use super::{Ingested, Leaf, LeafSpec, first_valid, locate, rows};
+use super::{Ingested, Leaf, LeafSpec, Places, first_valid, locate, rows};
 use crate::error::{Error, Result};
 use crate::source::packed::Unpacker;
 use crate::tensor::{DType, Tensor, TensorType};
 
-/// The element type that a file's column has for a leaf, if its field tells.
-pub(crate) fn leaf_dtype(field: &Field, path: &[String]) -> Option<DType> {
-    let mut field = field;
+/// The element type that a file's column has for a leaf, if its field tells. `places` are the field's.
+pub(crate) fn leaf_dtype<'a>(field: &'a Field, path: &[String], places: &mut Places<'a>) -> Option<DType> {
+    let (mut field, mut places) = (field, places);
     for name in path {
         let DataType::Struct(children) = field.data_type() else { return None };
-        field = children.find(name)?.1;
+        let (at, inside) = places.find(children, name)?;
+        (field, places) = (&children[at], inside);
     }
+    dtype_of(field)
+}
+
+/// The element type of a leaf's own field.
+fn dtype_of(field: &Field) -> Option<DType> {
     match form(field).ok()? {
         Form::Lists { dtype, .. } | Form::Variable { dtype } | Form::Flat { dtype, .. } | Form::Bytes { dtype, .. } => {
             Some(dtype)
@@ -32,15 +38,16 @@ pub(crate) fn leaf_dtype(field: &Field, path: &[String]) -> Option<DType> {
     }
 }
 
-/// The shape of the first row, or `None` if it is null. `first_row` is its number in the file.
-pub(crate) fn first_shape(
-    field: &Field,
+/// The shape of the first row, or `None` if it is null. `first_row` is its number in the file, `places` are the field's.
+pub(crate) fn first_shape<'a>(
+    field: &'a Field,
     array: &ArrayRef,
     spec: &LeafSpec,
     first_row: u64,
+    places: &mut Places<'a>,
 ) -> Result<Option<Vec<usize>>> {
     let place = |e: Error| e.column(&spec.name).row(first_row);
-    let leaf = locate(field, array, &spec.path).map_err(place)?;
+    let leaf = locate(field, array, &spec.path, places).map_err(place)?;
     if first_valid(leaf.nulls.as_ref(), leaf.array.len()) != Some(0) {
         return Ok(None);
     }
@@ -62,19 +69,20 @@ fn shape_at(form: &Form, array: &ArrayRef, row: usize) -> Result<Option<Vec<usiz
     })
 }
 
-/// The leaf in each of `types`: rows of that shape have their values, all others are null there.
+/// The leaf in each of `types`: rows of that shape have their values, all others are null there. `places` are the field's.
 ///
 /// # Errors
 /// If a row has none of the shapes, or cannot be read.
-pub(crate) fn variants(
-    field: &Field,
+pub(crate) fn variants<'a>(
+    field: &'a Field,
     array: &ArrayRef,
     spec: &LeafSpec,
     types: &[TensorType],
     first_row: u64,
+    places: &mut Places<'a>,
 ) -> Result<Vec<Ingested>> {
     let place = |e: Error| e.column(&spec.name);
-    let leaf = locate(field, array, &spec.path).map_err(place)?;
+    let leaf = locate(field, array, &spec.path, places).map_err(place)?;
     let found = form(leaf.field).map_err(place)?;
     let len = leaf.array.len();
     let null = |i: usize| leaf.nulls.as_ref().is_some_and(|n| n.is_null(i));
@@ -98,7 +106,7 @@ pub(crate) fn variants(
         }
         shapes.push(shape);
     }
-    let own = leaf_dtype(leaf.field, &[]);
+    let own = dtype_of(leaf.field);
     types
         .iter()
         .map(|ty| {
@@ -153,14 +161,15 @@ mod tests {
         let (field, array) = rows_of(&[Some(&[1., 2.]), Some(&[3., 4., 5.]), None, Some(&[6., 7.])]);
         let spec = LeafSpec { name: "obs".into(), path: vec![], dtype: None, shape: None, packed: false };
         let types = [TensorType::new(DType::Float32, [2]), TensorType::new(DType::Float32, [3])];
-        let out = variants(&field, &array, &spec, &types, 0).unwrap();
+        let mut places = Places::default();
+        let out = variants(&field, &array, &spec, &types, 0, &mut places).unwrap();
         assert_eq!(out[0].tensor.values::<f32>(), [1., 2., 0., 0., 0., 0., 6., 7.]);
         assert_eq!(out[1].tensor.values::<f32>(), [0., 0., 0., 3., 4., 5., 0., 0., 0., 0., 0., 0.]);
         let valid = |i: usize| out[i].nulls.as_ref().unwrap().iter().collect::<Vec<_>>();
         assert_eq!((valid(0), valid(1)), (vec![true, false, false, true], vec![false, true, false, false]));
-        let error = variants(&field, &array, &spec, &types[..1], 10).unwrap_err();
+        let error = variants(&field, &array, &spec, &types[..1], 10, &mut places).unwrap_err();
         assert_eq!(error.place().row, Some(11));
-        assert_eq!(first_shape(&field, &array, &spec, 0).unwrap(), Some(vec![2]));
-        assert_eq!(first_shape(&field, &array.slice(2, 2), &spec, 0).unwrap(), None);
+        assert_eq!(first_shape(&field, &array, &spec, 0, &mut places).unwrap(), Some(vec![2]));
+        assert_eq!(first_shape(&field, &array.slice(2, 2), &spec, 0, &mut places).unwrap(), None);
     }
 }

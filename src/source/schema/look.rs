@@ -11,7 +11,7 @@ use super::merge::Merge;
 use crate::error::{Error, Result};
 use crate::source::faults::is_of_data;
 use crate::source::file::InputFile;
-use crate::source::ingest::{LeafSpec, Seen, by_name, look};
+use crate::source::ingest::{LeafSpec, Places, Seen, by_name, look};
 
 /// A leaf that a file's schema leaves open: its column and leaf, and what the schema says.
 struct Open {
@@ -55,6 +55,7 @@ fn look_at_file(
     let mut batch_rows = 16;
     // A damaged row group is told by whoever needs its rows; here the next one may answer as well.
     let mut damage = None;
+    let mut places: HashMap<usize, Places<'_>> = HashMap::new();
     for (g, group) in file.row_groups.iter().enumerate() {
         if open.is_empty() {
             break;
@@ -82,7 +83,8 @@ fn look_at_file(
             let mut left = Vec::new();
             for mut one in open {
                 let merge = &mut columns[one.column];
-                let stays = look_at_batch(merge, &mut one, files, at, &arrays, row)
+                let places = places.entry(one.column).or_default();
+                let stays = look_at_batch(merge, &mut one, files, at, &arrays, row, places)
                     .map_err(|e| e.row_group(g).file(file.name.clone()))?;
                 if stays {
                     left.push(one);
@@ -100,19 +102,20 @@ fn look_at_file(
 }
 
 /// Whether the leaf stays open.
-fn look_at_batch(
+fn look_at_batch<'a>(
     merge: &mut Merge,
     open: &mut Open,
-    files: &[Arc<InputFile>],
+    files: &'a [Arc<InputFile>],
     at: usize,
     arrays: &HashMap<&str, &ArrayRef>,
     row: u64,
+    places: &mut Places<'a>,
 ) -> Result<bool> {
     let field = field_of(&files[at], &merge.source)?;
     let array = arrays
         .get(merge.source.as_str())
         .ok_or_else(|| Error::internal(format!("column {:?} was not read", merge.source)))?;
-    let seen = match look(&mut open.spec, field, array, row) {
+    let seen = match look(&mut open.spec, field, array, row, places) {
         Err(e) if merge.is_infos() => {
             merge.leave_info_out(open.leaf, &e.file(files[at].name.clone()));
             return Ok(false);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use super::names::{Named, note};
 use super::{MAY_LACK, NEEDED, Role, Unified, UnifiedColumn};
@@ -43,7 +43,7 @@ pub(super) struct Merge {
     places: HashMap<String, usize>,
     /// The first file in which it cannot be read as tensors, the type there, and why.
     unusable: Option<(usize, String, Error)>,
-    notes: Vec<String>,
+    notes: IndexSet<String>,
     rules: Rules,
     /// Leaves of infos that are no numbers of one shape: each with what they are.
     odd_infos: IndexMap<String, String>,
@@ -86,7 +86,7 @@ impl Merge {
             leaves: Vec::new(),
             places: HashMap::new(),
             unusable: None,
-            notes: Vec::new(),
+            notes: IndexSet::new(),
             rules,
             odd_infos: IndexMap::new(),
         }
@@ -366,15 +366,18 @@ impl Merge {
     }
 
     /// The infos as they are read.
-    fn finish_infos(mut self, files: &[Arc<InputFile>], out: &mut Unified) {
+    fn finish_infos(self, files: &[Arc<InputFile>], out: &mut Unified) {
         let names: Vec<String> =
             self.leaves.iter().map(|l| l.spec.name.clone()).chain(self.odd_infos.keys().cloned()).collect();
         let outer = column::outer_names(names.iter().map(String::as_str));
+        let (of_leaves, mut odd): (Vec<_>, Vec<_>) =
+            self.odd_infos.into_iter().partition(|(name, _)| self.places.contains_key(name));
+        let mut of_leaves: HashMap<String, String> = of_leaves.into_iter().collect();
         let mut leaves = Vec::with_capacity(self.leaves.len());
-        for leaf in std::mem::take(&mut self.leaves) {
+        for leaf in self.leaves {
             let name = leaf.spec.name.clone();
             let inner = outer.contains(name.as_str());
-            let why = match (self.odd_infos.shift_remove(&name), leaf.spec.ty()) {
+            let why = match (of_leaves.remove(&name), leaf.spec.ty()) {
                 (Some(why), _) => why,
                 (None, _) if inner => "found numbers in some files and a struct in others".to_owned(),
                 (None, None) => "it is null in every row".to_owned(),
@@ -383,9 +386,9 @@ impl Merge {
                     continue;
                 }
             };
-            self.odd_infos.insert(name, why);
+            odd.push((name, why));
         }
-        for (name, why) in self.odd_infos {
+        for (name, why) in odd {
             note(&mut out.notes, format!("`{name}` is left out of the infos: {why}"));
             out.left_out.push((name, why));
         }

@@ -1,7 +1,7 @@
 //! From the files' column names to the canonical ones.
 
 use arrow::datatypes::{FieldRef, Fields};
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 
 use super::NEEDED;
 use crate::column;
@@ -48,7 +48,7 @@ pub(super) fn canonical(
     fields: &Fields,
     rename: &IndexMap<String, String>,
     file: &InputFile,
-    notes: &mut Vec<String>,
+    notes: &mut IndexSet<String>,
 ) -> Result<Vec<Named>> {
     let place = |e: Error| e.file(file.name.clone());
     for (ours, theirs) in rename {
@@ -157,7 +157,7 @@ fn candidate<'a>(ours: &str, named: &'a [Named]) -> Option<&'a str> {
 }
 
 /// Notes for optional columns that seem to be there under another name.
-pub(super) fn suggest(named: &[Named], notes: &mut Vec<String>) {
+pub(super) fn suggest(named: &[Named], notes: &mut IndexSet<String>) {
     for ours in [column::TERMINATEDS, column::TRUNCATEDS, column::NEXT_OBS, column::T] {
         if named.iter().any(|n| column::is_under(&n.name, ours)) {
             continue;
@@ -169,10 +169,9 @@ pub(super) fn suggest(named: &[Named], notes: &mut Vec<String>) {
     }
 }
 
-pub(super) fn note(notes: &mut Vec<String>, text: String) {
-    if !notes.contains(&text) {
-        notes.push(text);
-    }
+/// Adds a note that is not there yet.
+pub(super) fn note(notes: &mut IndexSet<String>, text: String) {
+    notes.insert(text);
 }
 
 fn list(fields: &Fields) -> String {

@@ -105,7 +105,10 @@ fn order_of_columns_and_kinds_of_lists_do_not_matter() {
     let large = arc(LargeListArray::from_iter_primitive::<Float32Type, _, _>(vec![Some(vec![Some(0.); 3]); 2]));
     let found = unified(&[steps(), turned, with("obs", large)]).unwrap();
     assert_eq!(ty(&found, "obs"), "obs float64[3]");
-    assert_eq!(found.notes, ["column `obs` is float32 in a.parquet and float64 in b.parquet: read as float64"]);
+    assert_eq!(
+        Vec::from_iter(found.notes),
+        ["column `obs` is float32 in a.parquet and float64 in b.parquet: read as float64"]
+    );
     assert_eq!(found.columns[0].name, "eps_id");
 }
 
@@ -114,7 +117,7 @@ fn stored_differently_and_the_same_is_noted() {
     let large = arc(LargeListArray::from_iter_primitive::<Float32Type, _, _>(vec![Some(vec![Some(0.); 3]); 2]));
     let found = unified(&[steps(), with("obs", large)]).unwrap();
     assert_eq!(
-        found.notes,
+        Vec::from_iter(found.notes),
         [
             "column `obs` is stored as fixed-size list<float32>[3] in a.parquet and large list<float32> in b.parquet: read as one"
         ]

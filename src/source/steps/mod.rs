@@ -71,7 +71,7 @@ impl StepsSource {
         };
         let (steps, next) = split_leaves(&unified)?;
         let shape = Shape { unified, steps, next };
-        let notes = shape.unified.notes.clone();
+        let notes = shape.unified.notes.iter().cloned().collect();
         let infos: Vec<&str> = scan.infos.iter().map(|(_, spec, _)| spec.name.as_str()).collect();
         let masks = column::masks_of(&infos).into_iter().map(Arc::from).collect();
         Ok(Self { recognised, notes, rows, shape: Arc::new(shape), scan, masks, tolerant: false })

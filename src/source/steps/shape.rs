@@ -11,7 +11,7 @@ use crate::episode::{Columns, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::source::blocks::LeafNulls;
 use crate::source::file::InputFile;
-use crate::source::ingest;
+use crate::source::ingest::{self, Places};
 use crate::source::modules::Own;
 use crate::source::schema::Unified;
 use crate::tensor::{Tensor, TensorType};
@@ -130,13 +130,14 @@ impl Shape {
             };
             let field = file.field(&column.source).map(|(_, field)| field);
             let field = field.ok_or_else(|| Error::internal(format!("column {:?} vanished", column.source)))?;
+            let mut inside = Places::default();
             for (spec, _) in &column.leaves {
                 let places = at(&spec.name);
                 let types: Vec<TensorType> = places.iter().map(|&i| leaves[i].1.clone()).collect();
                 let read = match types.as_slice() {
                     [] => continue,
-                    [one] => ingest::tensors(field, array, &[(spec.clone(), one.clone())], row_in_file)?,
-                    _ => ingest::variants(field, array, spec, &types, row_in_file)?,
+                    [one] => vec![ingest::tensor(field, array, spec, one, row_in_file, &mut inside)?],
+                    _ => ingest::variants(field, array, spec, &types, row_in_file, &mut inside)?,
                 };
                 for (i, ingested) in places.into_iter().zip(read) {
                     nulls.extend(ingested.nulls.map(|n| (i, n)));
