@@ -26,6 +26,7 @@ mod memory;
 mod modules;
 mod output;
 mod parts;
+mod pipeline;
 mod python_classes;
 mod references;
 mod resume;

@@ -100,8 +100,8 @@ pub fn without(mut columns: Columns, names: &[&str]) -> Columns {
     columns
 }
 
-pub fn batch(columns: Columns) -> RecordBatch {
-    let fields: Vec<Field> = columns.iter().map(|(n, a)| Field::new(*n, a.data_type().clone(), true)).collect();
+pub fn batch<N: AsRef<str>>(columns: Vec<(N, ArrayRef)>) -> RecordBatch {
+    let fields: Vec<Field> = columns.iter().map(|(n, a)| Field::new(n.as_ref(), a.data_type().clone(), true)).collect();
     let arrays = columns.into_iter().map(|(_, a)| a).collect();
     RecordBatch::try_new(Arc::new(Schema::new(fields)), arrays).expect("columns of one length")
 }
