@@ -31,8 +31,12 @@ use crate::error::{Error, Result};
 use crate::indexed::{Axis, table_name};
 use crate::job::TensorStorage;
 use crate::manifest::{Manifest, ModuleRecord, TableRecord};
-use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED};
+use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED, first_shard};
 use crate::tensor::{DType, TensorType};
+
+/// What to do about shards without a manifest.
+pub(crate) const NO_MANIFEST: &str = "if this is one, its manifest.json was removed, or left behind when it was copied: \
+                                      bring it back, or convert again";
 
 /// A manifest larger than this is none: a shard takes about 200 bytes of it.
 const LARGEST_MANIFEST: u64 = 1 << 30;
@@ -90,10 +94,13 @@ impl Dataset {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let error = Error::usage("found no manifest.json").file(directory.display().to_string());
                 let error = error.io_kind_of(e.kind());
-                return Err(if directory.join(UNFINISHED).exists() {
-                    error.hint("the run that writes here has not finished: `gristmill convert JOB --resume` goes on")
-                } else {
-                    error.hint("a directory without manifest.json is no data set of gristmill's")
+                if directory.join(UNFINISHED).exists() {
+                    let hint = "the run that writes here has not finished: `gristmill convert JOB --resume` goes on";
+                    return Err(error.hint(hint));
+                }
+                return Err(match first_shard(directory) {
+                    Some(shard) => error.hint(format!("{shard} is called as a data set's shards are: {NO_MANIFEST}")),
+                    None => error.hint("a directory without manifest.json is no data set of gristmill's"),
                 });
             }
             Ok(meta) if !meta.is_file() => {

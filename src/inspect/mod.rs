@@ -13,12 +13,12 @@ use serde::Serialize;
 
 pub use problems::Problem;
 
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, NO_MANIFEST};
 use crate::error::{Error, Result};
 use crate::job::{Job, OnBadEpisode};
 use crate::progress::Progress;
 use crate::run::overview::{Episode, Overview, overview};
-use crate::sink::MANIFEST;
+use crate::sink::{MANIFEST, first_shard};
 use crate::source::file::{InputFile, discover};
 use crate::source::ingest::type_name;
 use crate::source::recognise;
@@ -172,6 +172,12 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
     job.input.on_bad_episode = OnBadEpisode::Skip;
     job.input.where_ = None;
     let mut problems = Problems::default();
+    if let [only] = job.input_patterns().as_slice()
+        && let Some(shard) = first_shard(Path::new(only))
+    {
+        let what = "called as a data set's shards are, and there is no manifest.json beside them";
+        problems.hinted(what, format!("file {shard}"), NO_MANIFEST);
+    }
     let mut out = Recording::default();
     let files = files(&job, &mut out, &mut problems)?;
     columns(&files, &mut out, &mut problems);

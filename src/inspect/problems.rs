@@ -55,6 +55,12 @@ impl Problems {
         }
     }
 
+    /// Something to know and to do something about.
+    pub fn hinted(&mut self, what: &str, first: String, hint: &str) {
+        let (first, hint) = (Some(first), Some(hint.to_owned()));
+        self.add(what.to_owned(), 1, || Problem { what: what.to_owned(), count: 0, first, hint });
+    }
+
     /// Something to know.
     pub fn note(&mut self, what: &str, first: Option<String>) {
         self.count(what, 1, first);

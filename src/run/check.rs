@@ -47,7 +47,7 @@ impl Checker<'_> {
     /// Takes the episodes that cannot be put together out of the index.
     ///
     /// # Errors
-    /// If nothing is left, or reading fails for a reason that is not the data's.
+    /// If reading fails for a reason that is not the data's.
     pub fn check(self, index: &mut Index, budget: Budget, check: Check) -> Result<Outcome> {
         let at = index.by_ordinal();
         let mut out = Outcome::default();

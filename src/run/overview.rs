@@ -46,7 +46,7 @@ pub(crate) struct Episode {
 /// Reads all of `source`, leaving malformed episodes out.
 ///
 /// # Errors
-/// If no episode is well-formed, or what the files hold cannot be told apart at all.
+/// If what the files hold cannot be told apart at all.
 pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress: &dyn Progress) -> Result<Overview> {
     // A pipeline has pieces; these are planned and never run.
     let piece = |name: &str| {
@@ -72,6 +72,9 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
     let pool = crate::threads::pool(threads)?;
     let mut index = pool.install(|| source.index(options, progress))?;
     progress.end();
+    if index.entries.is_empty() {
+        return Ok(Overview { index, noticed: Noticed::default(), episodes: Vec::new() });
+    }
     let modules = plan_modules(&job, &pipeline, &index)?;
     let with_returns = index.layout.get(REWARDS).is_some_and(|ty| ty.shape.is_empty());
     let scratch = Scratch::new(Path::new("."));

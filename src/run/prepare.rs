@@ -25,6 +25,7 @@ use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals, go_on};
 use crate::scratch::Scratch;
 use crate::sink::ShardSchema;
+use crate::source::faults::require_some;
 use crate::source::index::Index;
 use crate::source::{IndexOptions, Source, keys};
 use crate::threads;
@@ -117,6 +118,7 @@ impl Indexed {
             )
         });
         let index = index?;
+        require_some(&index)?;
         progress.end();
         let input_files = files
             .iter()
@@ -143,6 +145,7 @@ impl Indexed {
             let checker = check::Checker { source, pipeline, modules, scratch, progress };
             let check = Check { returns: wants, pieces: pipeline.alone(modules) };
             returns = Some(checker.check(&mut index, budget, check)?.returns);
+            require_some(&index)?;
         } else if wants {
             // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
             let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));

@@ -102,6 +102,14 @@ impl Found {
     }
 
     fn foreign_refusal(&self, root: &Path) -> Error {
+        if let Some(shard) = first_shard(root) {
+            return Error::usage(format!("found {shard} and no manifest.json, expected an empty output directory"))
+                .file(root.display().to_string())
+                .hint(
+                    "without its manifest a data set's shards cannot be told from other files, and gristmill removes only \
+                     what it wrote: choose another --output, or remove them yourself",
+                );
+        }
         let names = if self.foreign.is_empty() { &self.folders } else { &self.foreign };
         let shown: Vec<&str> = names.iter().take(3).map(String::as_str).collect();
         let more = names.len().saturating_sub(shown.len());
@@ -138,6 +146,24 @@ impl Found {
         }
         Ok(())
     }
+}
+
+/// The first file below `root` that is called as shards are, and lies where they do: `module/part` or `split/module/part`.
+/// Nothing else is looked at, so it may be anybody's.
+#[must_use]
+pub fn first_shard(root: &Path) -> Option<String> {
+    fn search(directory: &Path, depth: usize) -> Option<String> {
+        let mut entries: Vec<_> = fs::read_dir(directory).ok()?.flatten().collect();
+        entries.sort_unstable_by_key(fs::DirEntry::file_name);
+        entries.iter().find_map(|entry| {
+            let (kind, name) = (entry.file_type().ok()?, entry.file_name().into_string().ok()?);
+            if kind.is_dir() && depth < 2 {
+                return search(&entry.path(), depth + 1).map(|inner| format!("{name}/{inner}"));
+            }
+            (kind.is_file() && depth > 0 && is_shard_name(&name)).then_some(name)
+        })
+    }
+    search(root, 0)
 }
 
 /// Whether there is a manifest of gristmill's.

@@ -27,6 +27,7 @@ pub use between::Between;
 pub use digest::{ContentDigest, combine, content_len, file_digest};
 pub use digest_part::{DigestPart, JoinedDigest};
 pub use directory::{Existing, OutputDir};
+pub use found::first_shard;
 pub use journal::{Finished, Intent, IntentFile, Journal};
 pub use names::{MANIFEST, ModuleDir, QUARANTINE, RUN, UNFINISHED, folder_name, shard_name};
 pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};

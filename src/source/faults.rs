@@ -117,15 +117,13 @@ impl Faults {
     }
 }
 
-/// Takes the entries of malformed episodes out of the index.
+/// Takes the entries of malformed episodes out of the index, which may leave none; see [`require_some`].
 ///
 /// # Errors
-/// If nothing is left.
+/// If there are too many.
 pub fn leave_out(index: &mut Index) -> Result<()> {
     let mut faults = std::mem::take(&mut index.faults);
-    let entries = std::mem::take(&mut index.entries);
-    let any = !entries.is_empty();
-    for entry in entries {
+    for entry in std::mem::take(&mut index.entries) {
         if faults.has(&entry.id) {
             let own = index.spans[entry.spans.clone()].iter().copied();
             let extra = entry.tail().into_iter().chain(entry.hanging().iter().map(|(_, row)| *row));
@@ -136,15 +134,20 @@ pub fn leave_out(index: &mut Index) -> Result<()> {
         }
     }
     index.faults = faults;
-    if let (true, Some(first)) =
-        ((any || index.episodes_read > 0) && index.entries.is_empty(), index.faults.list.first())
-    {
-        let bad = index.faults.list.len();
-        let what = format!("none of the episodes is well-formed ({bad} found); the first: {}", first.error.what());
-        let place = first.error.place().clone();
-        return Err(Error::data(what).at(place).hint("`gristmill inspect` lists what is wrong with the input"));
-    }
     index::number(&mut index.entries)
+}
+
+/// Refuses an index of which malformed episodes are left out, and with them everything.
+///
+/// # Errors
+/// If so, with what is wrong with the first.
+pub fn require_some(index: &Index) -> Result<()> {
+    let none = index.episodes_read > 0 && index.entries.is_empty();
+    let Some(first) = index.faults.list.first().filter(|_| none) else { return Ok(()) };
+    let bad = index.faults.list.len();
+    let what = format!("none of the episodes is well-formed ({bad} found); the first: {}", first.error.what());
+    let place = first.error.place().clone();
+    Err(Error::data(what).at(place).hint("`gristmill inspect` lists what is wrong with the input"))
 }
 
 /// Rows from a place on that could be decoded, and rows that could not.

@@ -168,3 +168,53 @@ fn what_is_not_there_exits_with_2() {
         assert!(stderr(&output).starts_with("error: "), "{}", stderr(&output));
     }
 }
+
+/// Nothing that could be converted: what is wrong with each episode is told all the same.
+#[test]
+fn all_problems_are_told_where_no_episode_is_well_formed() {
+    let work = Work::of(with(steps(), "t", i64s(&[0, 1, 5, 0, 2, 3])));
+    let rewards = Float64Array::from(vec![None, Some(0.0), Some(0.0), None, Some(1.0), Some(1.0)]);
+    work.parquet("b.parquet", &[batch(with(episodes("c", "d"), "rewards", Arc::new(rewards)))]);
+    let told = ["t jumps from", "found null, expected a value in every row"];
+    let counts = |found: &Value, told: &[&str]| {
+        told.iter().map(|what| problem(found, what)["count"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    let found = report(&work, &["in"]);
+    assert_eq!(counts(&found, &told), [2, 2]);
+    assert_eq!((&found["episodes"]["count"], &found["episodes"]["malformed"]), (&json!(0), &json!(4)));
+    // Already the first pass leaves nothing, or the check pass does.
+    for (name, counted) in [("in/a.parquet", [2, 0]), ("in/b.parquet", [0, 2])] {
+        let found = report(&work, &[name]);
+        for (what, count) in told.into_iter().zip(counted).filter(|(_, count)| *count > 0) {
+            assert_eq!(problem(&found, what)["count"], count, "{name}");
+        }
+        assert_eq!((&found["episodes"]["count"], &found["episodes"]["malformed"]), (&json!(0), &json!(2)), "{name}");
+    }
+    contains(&stdout(&gristmill(&["inspect", "in"], work.path())), &["t jumps from", "expected a value in every row"]);
+    // `convert` names the first and where to find the others.
+    let refused = work.convert_job("[input]\non_bad_episode = 'skip'\n", &[]);
+    contains(&work.refused(1, &refused), &["none of the episodes is well-formed (4 found)", "hint: `gristmill inspect`"]);
+}
+
+/// A data set whose manifest is gone is told from files of others.
+#[test]
+fn shards_without_their_manifest() {
+    let work = Work::of(steps());
+    work.manifest();
+    fs::copy(work.path().join("out/default_policy/part-00000.parquet"), work.input("part-00000.parquet")).unwrap();
+    fs::remove_file(work.path().join("out/manifest.json")).unwrap();
+    let shard = "default_policy/part-00000.parquet";
+    for args in [["verify", "out", ""], ["diff", "out", "out"]] {
+        let args: Vec<&str> = args.into_iter().filter(|a| !a.is_empty()).collect();
+        let told = stderr(&gristmill(&args, work.path()));
+        contains(&told, &["found no manifest.json", shard, "its manifest.json was removed"]);
+    }
+    let found = report(&work, &["out"]);
+    let told = problem(&found, "there is no manifest.json beside them");
+    contains(&told.to_string(), &[shard, "bring it back"]);
+    let told = stderr(&work.convert());
+    contains(&told, &["found default_policy/part-00000.parquet and no manifest.json", "remove them yourself"]);
+    // A file that only looks like one says nothing.
+    let told = report(&work, &["in/part-00000.parquet"])["problems"].to_string();
+    assert!(!told.contains("manifest.json"), "{told}");
+}
