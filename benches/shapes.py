@@ -10,6 +10,7 @@ second: of processor time, which other programs on the machine change least.
 import argparse
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import tempfile
@@ -97,14 +98,88 @@ def row_mib(n, folder):
     writer.close()
 
 
+def list_leaves(n, folder):
+    """Lists of any length: what their shape is, only the rows tell."""
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(5, dtype="i4")), pa.array(np.zeros(4, "f4")))
+    obs = pa.StructArray.from_arrays([lists] * n, [f"l{i}" for i in range(n)])
+    plain(pa.table(four() | {"obs": obs}), folder / "a.parquet")
+
+
+def infos(n, folder):
+    """Numbers, and half as many texts, which are left out."""
+    children = [pa.array(np.zeros(4, "f4")) if i % 3 else pa.array(["x"] * 4) for i in range(n)]
+    table = pa.table(four() | {"infos": pa.StructArray.from_arrays(children, [f"l{i}" for i in range(n)])})
+    plain(table, folder / "a.parquet")
+    job = "[[learner.connectors]]\ntype = 'AddInfosFromEpisodesToTrainBatch'\n"
+    (folder.parent / "job.toml").write_text(job)
+
+
+def several(n, folder):
+    """Two agents, each with half of the columns null: every column counts for each module."""
+    of = {}
+    for i in range(n):
+        of[f"c{i}"] = pa.array([1.0, None, 1.0, None] if i % 2 else [None, 1.0, None, 1.0], "f4")
+    agents = {"agent_id": pa.array(["a", "b"] * 2), "module_id": pa.array(["a", "b"] * 2)}
+    table = pa.table(four() | {"t": pa.array([0, 0, 1, 1]), "terminateds": pa.array([False] * 4)} | agents | of)
+    plain(table, folder / "a.parquet")
+
+
+def damaged(n, folder):
+    """The last column cannot be read: which one it is has to be found."""
+    more = {f"c{i}": pa.array(np.zeros(4, "f4")) for i in range(n)}
+    plain(pa.table(four() | more), folder / "a.parquet")
+    path = folder / "a.parquet"
+    at = pq.read_metadata(path).row_group(0).column(5 + n).data_page_offset
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(b"\xff" * 16)
+
+
+def packed(value):
+    """MessagePack of what an episode's state is made of."""
+    match value:
+        case None:
+            return b"\xc0"
+        case bool():
+            return b"\xc3" if value else b"\xc2"
+        case int():
+            return struct.pack(">Bq", 0xD3, value)
+        case float():
+            return struct.pack(">Bd", 0xCB, value)
+        case str():
+            return struct.pack(">BI", 0xDB, len(value.encode())) + value.encode()
+        case list():
+            return struct.pack(">BI", 0xDD, len(value)) + b"".join(map(packed, value))
+        case dict():
+            return struct.pack(">BI", 0xDF, len(value)) + b"".join(packed(k) + packed(v) for k, v in value.items())
+
+
+def item_keys(n, folder):
+    """Episodes as RLlib packs them. Observations have n keys, in another order in every row; and n extra outputs."""
+    keys = [f"l{i}" for i in range(n)]
+    rows = [{k: 0.5 for k in keys}, {k: 0.5 for k in keys[::-1]}, {k: 0.5 for k in keys[1::2] + keys[::2]}]
+    buffer = lambda data: {"data": data, "lookback": 0, "finalized": False}
+    state = {"id_": "a", "agent_id": None, "module_id": None, "multi_agent_episode_id": None, "t_started": 0, "t": 2}
+    state |= {"observations": buffer(rows), "actions": buffer([0, 1]), "rewards": buffer([0.5, 1.5])}
+    state |= {"extra_model_outputs": {f"e{i}": buffer([0.5, 1.5]) for i in range(n // 4)}}
+    state |= {"is_terminated": True, "is_truncated": False}
+    plain(pa.table({"item": pa.array([packed(state)] * 20, pa.binary())}), folder / "a.parquet")
+
+
+# What makes the input, its size, and the exit code.
 SHAPES = {
-    "columns": (columns, 50_000),
-    "text_columns": (text_columns, 50_000),
-    "leaves": (leaves, 50_000),
-    "files": (files, 5_000),
-    "episodes": (episodes, 5_000_000),
-    "one_episode": (one_episode, 5_000_000),
-    "row_mib": (row_mib, 512),
+    "columns": (columns, 50_000, 0),
+    "text_columns": (text_columns, 50_000, 0),
+    "leaves": (leaves, 50_000, 0),
+    "list_leaves": (list_leaves, 50_000, 0),
+    "infos": (infos, 50_000, 0),
+    "several": (several, 10_000, 0),
+    "item_keys": (item_keys, 5_000, 0),
+    "damaged": (damaged, 50_000, 2),
+    "files": (files, 5_000, 0),
+    "episodes": (episodes, 5_000_000, 0),
+    "one_episode": (one_episode, 5_000_000, 0),
+    "row_mib": (row_mib, 256, 0),
 }
 
 
@@ -117,14 +192,15 @@ def main():
     binary = pathlib.Path(args.gristmill).resolve()
     wrong = []
     for name in args.names or SHAPES:
-        make, n = SHAPES[name]
+        make, n, expected = SHAPES[name]
         seconds = []
         for n in (int(n * args.scale), int(n * args.scale) * 2):
             with tempfile.TemporaryDirectory() as tmp:
                 folder = pathlib.Path(tmp)
                 (folder / "in").mkdir()
                 make(n, folder / "in")
-                command = [binary, "convert", "--input", "in", "--output", "out", "--quiet"]
+                job = ["job.toml"] if (folder / "job.toml").exists() else []
+                command = [binary, "convert", *job, "--input", "in", "--output", "out", "--quiet"]
                 started = time.monotonic()
                 child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
                 told = child.stderr.read()
@@ -134,8 +210,8 @@ def main():
                 code = os.waitstatus_to_exitcode(status)
                 first = told.splitlines()[0][:100] if told else ""
                 print(f"{name:14}{n:>12,}  {wall:7.2f} s  {cpu:7.2f} s cpu  {peak:8.0f} MiB  exit {code}  {first}")
-                if code:
-                    wrong.append(f"{name} {n:,}: found the exit code {code}, expected 0")
+                if code != expected:
+                    wrong.append(f"{name} {n:,}: found the exit code {code}, expected {expected}")
                 seconds.append(cpu)
         if seconds[1] > max(MOST * seconds[0], FLOOR):
             wrong.append(

@@ -20,7 +20,7 @@ const NAMES: [&str; 7] = [
 ];
 
 /// A tensor: dtype, shape with the rows first, little-endian bytes.
-type Tensor = (String, Vec<usize>, Vec<u8>);
+pub type Tensor = (String, Vec<usize>, Vec<u8>);
 
 fn datasets() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets")
@@ -31,7 +31,7 @@ fn sizes(list: &Value) -> Vec<usize> {
 }
 
 /// The tensors of a safetensors file: the length of a JSON header, the header, the data.
-fn expected(path: &Path) -> BTreeMap<String, Tensor> {
+pub fn expected(path: &Path) -> BTreeMap<String, Tensor> {
     let bytes = fs::read(path).unwrap();
     let (len, rest) = bytes.split_first_chunk::<8>().unwrap();
     let (header, data) = rest.split_at(usize::try_from(u64::from_le_bytes(*len)).unwrap());
@@ -55,7 +55,7 @@ fn expected(path: &Path) -> BTreeMap<String, Tensor> {
 }
 
 /// The tensors of the data set in `dir`, without the columns that RLlib's batch has not.
-fn found(dir: &Path) -> BTreeMap<String, Tensor> {
+pub fn found(dir: &Path) -> BTreeMap<String, Tensor> {
     let manifest: Value = serde_json::from_slice(&fs::read(dir.join("manifest.json")).unwrap()).unwrap();
     let mut out = BTreeMap::new();
     for (module, record) in manifest["modules"].as_object().unwrap() {

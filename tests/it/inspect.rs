@@ -193,7 +193,10 @@ fn all_problems_are_told_where_no_episode_is_well_formed() {
     contains(&stdout(&gristmill(&["inspect", "in"], work.path())), &["t jumps from", "expected a value in every row"]);
     // `convert` names the first and where to find the others.
     let refused = work.convert_job("[input]\non_bad_episode = 'skip'\n", &[]);
-    contains(&work.refused(1, &refused), &["none of the episodes is well-formed (4 found)", "hint: `gristmill inspect`"]);
+    contains(
+        &work.refused(1, &refused),
+        &["none of the episodes is well-formed (4 found)", "hint: `gristmill inspect`"],
+    );
 }
 
 /// A data set whose manifest is gone is told from files of others.

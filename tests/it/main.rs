@@ -35,3 +35,4 @@ mod split;
 mod sql;
 mod support;
 mod verify;
+mod written;

@@ -1,0 +1,101 @@
+//! Data sets that earlier versions wrote (`datasets/written/`) open, pass `verify` and hold the values beside them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use arrow::array::AsArray as _;
+use gristmill::dataset::{Dataset, Module};
+use gristmill::sink::ColumnData;
+use serde_json::Value;
+
+use crate::cli::{gristmill, stderr, stdout};
+use crate::golden::{Tensor, expected, found};
+
+/// All data sets, with the version of the format that they are of.
+fn sets() -> Vec<(String, PathBuf)> {
+    let folders = |path: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(path).unwrap().map(|e| e.unwrap().path());
+        let mut out: Vec<PathBuf> = entries.filter(|p| p.is_dir()).collect();
+        out.sort();
+        out
+    };
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let all = folders(&Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets/written"));
+    all.iter().flat_map(|version| folders(version).into_iter().map(|set| (name(version), set))).collect()
+}
+
+/// A module's columns as the library reads them, all shards and row groups behind one another.
+fn read(module: &Module, out: &mut BTreeMap<String, Tensor>) {
+    let columns: Vec<usize> = (0..module.schema().columns.len()).collect();
+    for at in 0..module.record().shards.len() {
+        let shard = module.shard(at).unwrap();
+        for group in 0..shard.row_groups().len() {
+            let data = shard.row_group(group, &columns).unwrap();
+            for (column, (name, _)) in data.columns.iter().zip(&module.schema().columns) {
+                let (dtype, shape, bytes) = match column {
+                    ColumnData::Tensor(t) => (t.ty().dtype.name(), t.ty().shape.clone(), t.bytes().to_vec()),
+                    ColumnData::Ids(ids) => {
+                        let lines = ids.as_string::<i32>().iter().map(|id| format!("{}\n", id.unwrap()));
+                        ("uint8", Vec::new(), lines.collect::<String>().into_bytes())
+                    }
+                };
+                let rows = if dtype == "uint8" && shape.is_empty() { bytes.len() } else { data.rows };
+                let key = format!("{}/{name}", module.name());
+                let all = out.entry(key).or_insert_with(|| {
+                    let shape = std::iter::once(0).chain(shape).collect();
+                    (dtype.to_owned(), shape, Vec::new())
+                });
+                all.1[0] += rows;
+                all.2.extend(bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn data_sets_of_earlier_versions_are_read() {
+    let sets = sets();
+    let formats: Vec<&str> = sets.iter().map(|(version, _)| version.as_str()).collect();
+    assert!(formats.contains(&"v1") && sets.len() >= 3, "{formats:?}");
+    for (version, folder) in sets {
+        let name = folder.display();
+        let verified = gristmill(&["verify", "data"], &folder);
+        assert_eq!(verified.status.code(), Some(0), "{name}: {}{}", stdout(&verified), stderr(&verified));
+        let inspected = gristmill(&["inspect", "data", "--json"], &folder);
+        let told: Value = serde_json::from_slice(&inspected.stdout).unwrap();
+        assert_eq!(told["kind"], "data_set", "{name}: {}", stderr(&inspected));
+
+        let data = Dataset::open(&folder.join("data")).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(format!("v{}", data.manifest().format_version), version, "{name}");
+        let expected = expected(&folder.join("values.safetensors"));
+        let mut read_by_library = BTreeMap::new();
+        data.modules().iter().for_each(|module| read(module, &mut read_by_library));
+        assert_eq!(read_by_library.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>(), "{name}");
+        for (column, tensor) in &expected {
+            assert!(read_by_library[column] == *tensor, "{name}: the values of {column} differ");
+        }
+        // And so they are by a reader that knows Parquet and Arrow alone, where tensors are lists.
+        if data.manifest().job.pointer("/output/tensors").is_none_or(|tensors| tensors == "list") {
+            for (column, tensor) in &found(&folder.join("data")) {
+                assert!(expected[column] == *tensor, "{name}: the values of {column} differ");
+            }
+        }
+    }
+}
+
+/// What this version makes of the same recording is the same training data. Where a later version means to write others,
+/// it says so in CHANGELOG.md, and this test is about the newest folder alone.
+#[test]
+fn this_version_writes_the_same() {
+    for (_, folder) in sets() {
+        let job = fs::read_to_string(folder.join("job.toml")).unwrap();
+        let (_, input) = job.lines().next().unwrap().split_once("--input ").unwrap();
+        let out = tempfile::tempdir().unwrap();
+        let output = out.path().join("out").display().to_string();
+        let written = gristmill(&["convert", "job.toml", "--input", input, "--output", &output], &folder);
+        assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+        let compared = gristmill(&["diff", "data", &output], &folder);
+        assert_eq!(compared.status.code(), Some(0), "{}: {}", folder.display(), stdout(&compared));
+    }
+}
