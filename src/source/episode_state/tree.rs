@@ -162,3 +162,34 @@ impl Tree {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However many there are, in whatever order they are asked for, and behind what was forgotten.
+    #[test]
+    fn kids_are_found_by_their_keys() {
+        let mut tree = Tree::new();
+        let keys: Vec<String> = (0..3 * FEW).map(|i| format!("k{}", i * 37 % (3 * FEW))).collect();
+        for (i, key) in keys.iter().enumerate() {
+            assert_eq!(tree.kid(ROOT, i, Key::Text(key)), None);
+            assert_eq!(tree.add(ROOT, Key::Text(key), NodeKind::Leaf(i)), i + 1);
+            // In turns from the front, and where nobody looks for them.
+            for (hint, j) in (0..=i).rev().enumerate() {
+                assert_eq!(tree.kid(ROOT, hint, Key::Text(&keys[j])), Some(j + 1));
+                assert_eq!(tree.kid(ROOT, usize::MAX, Key::Text(&keys[j])), Some(j + 1));
+            }
+        }
+        for len in [2 * FEW, FEW + 1, FEW, 3] {
+            tree.truncate(len + 1);
+            for (i, key) in keys.iter().enumerate() {
+                let found = tree.kid(ROOT, (i * 7) % 40, Key::Text(key));
+                assert_eq!(found, (i < len).then_some(i + 1), "{len} left: {key}");
+            }
+            let mut kids = tree.nodes[ROOT].kids.clone();
+            kids.sort_unstable();
+            assert_eq!(kids, (1..=len).collect::<Vec<_>>(), "each once");
+        }
+    }
+}
