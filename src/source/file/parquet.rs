@@ -65,9 +65,9 @@ impl Footer {
         let window = (WINDOWS / group.num_columns().max(1)).clamp(16 << 10, 512 << 10);
         let paged = |&root: &usize| {
             let field = self.0.schema().field(root);
-            Paged::open(self.0.parquet_schema(), group, root, field, &file, window).map_or(Column::Crate, Column::Paged)
+            Paged::open(self.0.parquet_schema(), group, root, field, &file, window)
         };
-        let readers = columns.iter().map(paged).collect();
+        let paged: Vec<Option<Paged>> = columns.iter().map(paged).collect();
         let schema = Arc::new(self.0.schema().project(columns).map_err(|e| damaged(&e))?);
         let rows = count(group.num_rows(), "the number of rows of a row group")?;
         let mut reader = Reader {
@@ -76,13 +76,15 @@ impl Footer {
             row_group,
             batch_rows,
             roots: columns.to_vec(),
-            columns: readers,
+            columns: Vec::new(),
             schema,
-            rest: None,
+            readers: Vec::new(),
             read: 0,
             rows,
         };
-        reader.open_rest()?;
+        let others: Vec<usize> = (0..paged.len()).filter(|&i| paged[i].is_none()).collect();
+        reader.columns = paged.into_iter().map(|paged| paged.map_or(Column::Crate(0), Column::Paged)).collect();
+        reader.hand_over(&others)?;
         Ok(reader)
     }
 
@@ -109,10 +111,8 @@ impl Footer {
 /// How a column of a row group is read.
 enum Column {
     Paged(Paged),
-    /// With all others that the crate reads.
-    Crate,
-    /// By a reader of its own, which took over in the middle.
-    Own(Box<ParquetRecordBatchReader>),
+    /// By one of the crate's readers.
+    Crate(usize),
 }
 
 /// The batches of a row group, put together from readers of its columns.
@@ -124,8 +124,9 @@ pub(super) struct Reader {
     roots: Vec<usize>,
     columns: Vec<Column>,
     schema: SchemaRef,
-    /// The crate's reader of all columns that are its own from the start.
-    rest: Option<ParquetRecordBatchReader>,
+    /// The crate's readers: of all columns that are its own from the start, and of all that it took over with one batch.
+    /// Building one costs time for every column that the file has, so there is not one for each.
+    readers: Vec<ParquetRecordBatchReader>,
     read: usize,
     rows: usize,
 }
@@ -137,35 +138,37 @@ impl Reader {
         self.columns.iter().map(|c| matches!(c, Column::Paged(_))).collect()
     }
 
-    fn open_rest(&mut self) -> Result<()> {
-        let own = self.roots.iter().zip(&self.columns).filter(|(_, c)| matches!(c, Column::Crate));
-        let roots: Vec<usize> = own.map(|(&root, _)| root).collect();
-        if !roots.is_empty() {
-            let reader = self.footer.crate_reader(&self.file, self.row_group, &roots, self.batch_rows, 0)?;
-            self.rest = Some(reader);
+    /// From here on the crate reads some columns (by position, rising).
+    fn hand_over(&mut self, columns: &[usize]) -> Result<()> {
+        if columns.is_empty() {
+            return Ok(());
         }
+        let roots: Vec<usize> = columns.iter().map(|&i| self.roots[i]).collect();
+        let reader = self.footer.crate_reader(&self.file, self.row_group, &roots, self.batch_rows, self.read)?;
+        for &i in columns {
+            self.columns[i] = Column::Crate(self.readers.len());
+        }
+        self.readers.push(reader);
         Ok(())
     }
 
     fn batch(&mut self, rows: usize) -> Result<RecordBatch> {
-        let rest = match &mut self.rest {
-            Some(reader) => Some(next_batch(reader, rows)?),
-            None => None,
+        let next = |column: &mut Column| match column {
+            Column::Paged(paged) => paged.next(rows),
+            Column::Crate(_) => None,
         };
-        let mut rest = rest.iter().flat_map(RecordBatch::columns).map(Arc::clone);
+        let paged: Vec<Option<ArrayRef>> = self.columns.iter_mut().map(next).collect();
+        let is_irregular = |&i: &usize| paged[i].is_none() && matches!(self.columns[i], Column::Paged(_));
+        let irregular: Vec<usize> = (0..paged.len()).filter(is_irregular).collect();
+        self.hand_over(&irregular)?;
+        let others = self.readers.iter_mut().map(|reader| next_batch(reader, rows)).collect::<Result<Vec<_>>>()?;
+        // A reader's columns come in the order of the file, as all do.
+        let mut others: Vec<_> = others.iter().map(|batch| batch.columns().iter()).collect();
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(self.columns.len());
-        for (column, &root) in self.columns.iter_mut().zip(&self.roots) {
-            if let Column::Paged(paged) = column {
-                if let Some(array) = paged.next(rows) {
-                    arrays.push(array);
-                    continue;
-                }
-                let own = self.footer.crate_reader(&self.file, self.row_group, &[root], self.batch_rows, self.read)?;
-                *column = Column::Own(Box::new(own));
-            }
-            let array = match column {
-                Column::Own(reader) => next_batch(reader, rows)?.columns().first().cloned(),
-                _ => rest.next(),
+        for (column, paged) in self.columns.iter().zip(paged) {
+            let array = match (paged, column) {
+                (None, Column::Crate(reader)) => others[*reader].next().cloned(),
+                (paged, _) => paged,
             };
             arrays.push(array.ok_or_else(|| Error::internal("a reader without its column"))?);
         }

@@ -236,6 +236,20 @@ fn what_is_irregular_goes_over_to_the_crate_in_the_middle() {
     }
 }
 
+/// Several with one batch, others with a later one, and regular ones between them.
+#[test]
+fn columns_go_over_to_the_crate_one_after_the_other() {
+    let from =
+        |first: i64| Arc::new((0..1000_i64).map(|i| (i < first || i % 3 > 0).then_some(i)).collect::<Int64Array>());
+    let columns = [("a", 900), ("b", 1000), ("c", 300), ("d", 310), ("e", 0), ("f", 1000), ("g", 301), ("h", 600)];
+    let batch = batch(columns.map(|(name, first)| (name, from(first) as ArrayRef)).to_vec());
+    let props = props(Compression::SNAPPY, WriterVersion::PARQUET_2_0, false).set_data_page_row_count_limit(50);
+    let file = write(&batch, props.set_write_batch_size(50).build());
+    for batch_rows in [1000, 333, 64, 1] {
+        assert_eq!(compare(&file, batch_rows, "one by one"), columns.map(|(_, first)| first == 1000));
+    }
+}
+
 #[test]
 fn other_encodings_are_the_crates() {
     let batch = batch(regular());
