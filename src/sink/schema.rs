@@ -137,7 +137,7 @@ impl ShardSchema {
             if bytes.is_none_or(|n| n > LARGEST_ROW) {
                 return Err(Error::usage(format!("found rows of {ty}, expected at most 512 MiB in one row"))
                     .column(name)
-                    .hint("lower max_seq_len"));
+                    .hint("lower max_seq_len; where a row is one step, the recorded values are too large for a file"));
             }
         }
         Ok(())

@@ -23,6 +23,9 @@ use crate::tensor::TensorType;
 /// Rows per batch. Ids and flags are small, so batches can be large.
 const BATCH_ROWS: usize = 65_536;
 
+/// Bytes per batch, where values are looked at as well.
+const BATCH_BYTES: u64 = 64 << 20;
+
 /// The recorded names of the columns that the first pass reads.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ScanColumns {
@@ -59,9 +62,9 @@ impl ScanColumns {
         let mut names: Vec<String> = optional.into_iter().flatten().chain([&self.eps_id]).cloned().collect();
         // Decoding a column only to find no null in it would cost as much as reading it.
         let may_be_null = |n: &&String| file.null_count(group.row_group, n) != Some(0);
-        names.extend([&self.obs, &self.actions].into_iter().filter(may_be_null).cloned());
+        names.extend(Some(&self.actions).filter(may_be_null).cloned());
         if self.agent.is_some() {
-            names.extend(self.extras.iter().filter(may_be_null).cloned());
+            names.extend(Some(&self.obs).into_iter().chain(&self.extras).filter(may_be_null).cloned());
         }
         // Of infos, the values must be looked at as well: lists in them may have any length.
         names.extend(self.infos.iter().map(|(source, ..)| source.clone()));
@@ -69,6 +72,20 @@ impl ScanColumns {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// Rows of a batch: fewer where values are among what is read, and large.
+    fn batch_rows(&self, file: &InputFile, group: RowGroupRef, names: &[String]) -> usize {
+        let is_small = |n: &String| {
+            let small = [&self.agent, &self.module, &self.t, &self.terminateds, &self.truncateds];
+            *n == self.eps_id || small.into_iter().flatten().any(|s| s == n)
+        };
+        if names.iter().all(is_small) {
+            return BATCH_ROWS;
+        }
+        // Of all columns: those that are read are a part of it, and may be nearly all.
+        let bytes = file.row_groups[group.row_group].bytes / group.rows.max(1);
+        usize::try_from(BATCH_BYTES / bytes.max(1)).unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS)
     }
 }
 
@@ -212,7 +229,8 @@ fn scan_group(
     let place = |e: Error| e.file(file.name.clone()).row_group(group.row_group);
     let mut out = Scanned::default();
     let mut row = group.first_row;
-    for batch in file.read(group.row_group, &names, BATCH_ROWS).map_err(place)? {
+    let batch_rows = columns.batch_rows(file, group, &names);
+    for batch in file.read(group.row_group, &names, batch_rows).map_err(place)? {
         let batch = batch.map_err(place)?;
         let row_in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
         if tolerant {
