@@ -4,7 +4,8 @@
 
 Each set is a job, `data/` as `gristmill convert` leaves it (without `run.json`, which tells times), and
 `values.safetensors`: the values of every column, shard after shard, read with pyarrow and not with gristmill. Keys are
-`<module>/<column>`; text is `uint8`, one line a row.
+`<module>/<column>`; text is `uint8`, one line a row. Where windows are indexed, the values are those of the same job with
+whole ones.
 
 A folder that is there is never written again: what it holds is what that version wrote.
 """
@@ -14,6 +15,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import numpy as np
 import pyarrow as pa
@@ -67,6 +69,29 @@ compression = "lz4"
 rows_per_shard = 400
 """,
     ),
+    "indexed": (
+        "cartpole-lstm",
+        """
+# Stacked observations and sequences that overlap, each step of which stands once in tables beside the rows.
+[rl_module]
+stateful = true
+max_seq_len = 20
+[rl_module.initial_state]
+h = { shape = [1, 16] }
+c = { shape = [1, 16] }
+[[learner.connectors]]
+type = "StackObservations"
+num_frames = 3
+[[learner.connectors]]
+type = "OverlappingSequences"
+burn_in = 4
+length = 12
+period = 8
+[output]
+windows = "indexed"
+rows_per_shard = 40
+""",
+    ),
 }
 
 
@@ -96,9 +121,14 @@ def make(name, folder, gristmill):
     command = [gristmill, "convert", "job.toml", "--input", f"../../../{recording}/input", "--output", "data", "--quiet"]
     subprocess.run(command, cwd=folder, check=True)
     (folder / "data/run.json").unlink()
-    modules = json.loads((folder / "data/manifest.json").read_text())["modules"]
-    tensors = {f"{m}/{c}": v for m, record in modules.items() for c, v in values(record, folder / "data")}
-    save_file({name: np.ascontiguousarray(v) for name, v in tensors.items()}, folder / "values.safetensors")
+    with tempfile.TemporaryDirectory() as tmp:
+        whole = pathlib.Path(tmp)
+        (whole / "job.toml").write_text(job.replace('windows = "indexed"\n', ""))
+        command = [gristmill, "convert", "job.toml", "--input", HERE.parent / recording / "input", "--output", "data"]
+        subprocess.run([*command, "--quiet"], cwd=whole, check=True)
+        modules = json.loads((whole / "data/manifest.json").read_text())["modules"]
+        tensors = {f"{m}/{c}": v for m, record in modules.items() for c, v in values(record, whole / "data")}
+        save_file({name: np.ascontiguousarray(v) for name, v in tensors.items()}, folder / "values.safetensors")
 
 
 def main():

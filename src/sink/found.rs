@@ -102,7 +102,8 @@ impl Found {
     }
 
     fn foreign_refusal(&self, root: &Path) -> Error {
-        if let Some(shard) = first_shard(root) {
+        let ours = self.has_manifest || self.has_mark;
+        if let Some(shard) = first_shard(root).filter(|_| !ours) {
             return Error::usage(format!("found {shard} and no manifest.json, expected an empty output directory"))
                 .file(root.display().to_string())
                 .hint(

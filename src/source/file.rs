@@ -17,6 +17,7 @@ mod memory;
 mod pages;
 mod parquet;
 mod stamp;
+mod thrift;
 
 use std::any::Any;
 use std::cell::Cell;

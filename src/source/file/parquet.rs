@@ -14,6 +14,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::pages::form::columns_of;
 use super::pages::{Paged, Shared};
+use super::thrift::{Looked, look};
 use super::{DAMAGED, RowGroup, count, damaged};
 use crate::error::{Error, Result};
 
@@ -29,6 +30,7 @@ pub(super) type Parsed = (SchemaRef, Vec<RowGroup>, Option<String>, super::Foote
 impl Footer {
     pub(super) fn parse(file: &File, bytes: u64) -> Result<Parsed> {
         check_tail(file, bytes)?;
+        check_footer(file, bytes)?;
         let options = || ArrowReaderOptions::new();
         // A first parse of the Thrift footer alone; the Arrow schema inside it may be broken and is not needed then.
         let (loaded, note) = match ArrowReaderMetadata::load(file, options()) {
@@ -214,6 +216,21 @@ fn check_tail(mut file: &File, bytes: u64) -> Result<()> {
             "a recorder that was killed, or is still running, leaves such files, and so does a copy that broke off: \
              copy it again, or leave it out of the input",
         ));
+    }
+    Ok(())
+}
+
+/// Refuses a footer that the crate would take very long to read. What else is wrong with it, the crate says.
+fn check_footer(mut file: &File, bytes: u64) -> Result<()> {
+    let mut tail = [0; 8];
+    file.seek(SeekFrom::End(-8)).and_then(|_| file.read_exact(&mut tail)).map_err(|e| damaged(&e))?;
+    let len = u64::from(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    let Some(start) = bytes.checked_sub(8 + len) else { return Ok(()) };
+    let mut footer = Vec::new();
+    file.seek(SeekFrom::Start(start)).and_then(|_| file.take(len).read_to_end(&mut footer)).map_err(|e| damaged(&e))?;
+    if look(&footer) == Looked::Empty {
+        let e = Error::usage("the file is damaged: found a list of elements without bytes in its footer");
+        return Err(e.hint(DAMAGED));
     }
     Ok(())
 }

@@ -368,3 +368,26 @@ fn inputs_that_are_not_there_are_told_with_what_is() {
     assert!(e("[.parquet").what().contains("is no glob"));
     assert!(discover(&[], base).is_err());
 }
+
+/// A list of 2^31 - 1 booleans, to which the parquet crate gives no bytes: in the footer, and in a page header.
+#[test]
+fn lists_of_elements_without_bytes_are_not_counted_out() {
+    let list = [0x09, 0xc8, 0x01, 0xf1, 0xff, 0xff, 0xff, 0xff, 7];
+    let whole = parquet_bytes(&[batch()], 100, Compression::UNCOMPRESSED);
+    let tail = whole.len() - 8;
+    let footer = u32::from_le_bytes(*whole[tail..].first_chunk().unwrap());
+    let mut bytes = whole[..tail - 1].to_vec();
+    bytes.extend(list.repeat(1000));
+    bytes.push(0);
+    bytes.extend((footer + u32::try_from(list.len() * 1000).unwrap()).to_le_bytes());
+    bytes.extend(b"PAR1");
+    let e = error("a.parquet", &bytes);
+    assert!(e.what().contains("a list of elements without bytes in its footer"), "{e}");
+
+    let mut bytes = whole;
+    bytes[4..4 + list.len()].copy_from_slice(&list);
+    let (_dir, file) = open("a.parquet", &bytes).unwrap();
+    let e = read_all(&file, &["t"], 100).unwrap_err();
+    assert!(e.what().contains("a list of elements without bytes in a page header"), "{e}");
+    assert_eq!(read_all(&file, &["obs"], 100).unwrap()[0].num_rows(), 10);
+}

@@ -8,6 +8,8 @@ use bytes::{Buf, Bytes};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
+use super::super::thrift::{Looked, look};
+
 /// Bytes that a page header needs at most. Statistics of long values may need more; such pages are the crate's.
 const HEADER: u64 = 16 << 10;
 
@@ -48,7 +50,7 @@ impl ChunkReader for Shared {
     type T = BufReader<Cursor>;
 
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        Ok(BufReader::new(Cursor { file: self.clone(), at: start }))
+        Ok(BufReader::new(Cursor { file: self.clone(), at: start, is_new: true }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -56,21 +58,43 @@ impl ChunkReader for Shared {
     }
 }
 
-/// A place in a [`Shared`] file.
+/// A place in a [`Shared`] file. What the crate reads there, if anything, is a page header.
 #[derive(Debug)]
 pub(in super::super) struct Cursor {
     file: Shared,
     at: u64,
+    is_new: bool,
+}
+
+impl Cursor {
+    fn check_header(&self) -> Result<()> {
+        let mut most = HEADER;
+        loop {
+            let bytes = self.file.read_at(self.at, most)?;
+            match look(&bytes) {
+                Looked::Empty => return Err(empty()),
+                Looked::Cut if bytes.len() as u64 == most => most = most.saturating_mul(8),
+                Looked::Cut | Looked::Whole => return Ok(()),
+            }
+        }
+    }
 }
 
 impl Read for Cursor {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+        if std::mem::take(&mut self.is_new) {
+            self.check_header().map_err(std::io::Error::other)?;
+        }
         let mut file = lock(&self.file.file).map_err(std::io::Error::other)?;
         file.seek(SeekFrom::Start(self.at))?;
         let n = file.read(out)?;
         self.at += n as u64;
         Ok(n)
     }
+}
+
+fn empty() -> ParquetError {
+    ParquetError::General("found a list of elements without bytes in a page header".to_owned())
 }
 
 fn exactly(bytes: &Bytes, start: u64, length: usize) -> Result<Bytes> {
@@ -120,8 +144,13 @@ impl Length for Window {
 impl ChunkReader for Window {
     type T = bytes::buf::Reader<Bytes>;
 
+    /// What is read from there on is a page header.
     fn get_read(&self, start: u64) -> Result<Self::T> {
-        Ok(self.at(start, HEADER.min(self.end.saturating_sub(start)))?.reader())
+        let bytes = self.at(start, HEADER.min(self.end.saturating_sub(start)))?;
+        if look(&bytes) == Looked::Empty {
+            return Err(empty());
+        }
+        Ok(bytes.reader())
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
