@@ -343,8 +343,9 @@ impl Output {
     fn keep_shard(&mut self) -> Result<()> {
         let Finished { file, rows, bytes, digest } = self.finished[self.shards.len()].clone();
         if rows != self.rows {
-            let what = format!("the shard has {rows} rows, and now they are {}", self.rows);
-            return Err(Error::internal(what).file(file).hint("--overwrite starts anew"));
+            // The file is what the journal says, by its digest: it is the journal that was written to.
+            let what = format!("the unfinished run's journal says {rows} rows, and they are {}", self.rows);
+            return Err(Error::data(what).file(file).hint("--overwrite starts anew"));
         }
         self.rows = 0;
         self.shards.push(ShardRecord { file, rows, bytes, digest });

@@ -129,10 +129,12 @@ impl<'a> Passes<'a> {
         budget.check_units(&units, index, &needs, limits)?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
-        let groups: Arc<[RowGroupRef]> = match cuts {
-            Some(_) => needed_groups(source.rows().groups(), index).into(),
-            None => source.rows().groups().into(),
+        let groups = match cuts {
+            Some(_) => needed_groups(source.rows().groups(), index),
+            None => source.rows().groups().to_vec(),
         };
+        // Nothing in a row group that cannot be read is any episode's.
+        let groups: Arc<[RowGroupRef]> = groups.into_iter().filter(|g| index.faults.lost(*g).is_none()).collect();
         let feed = Feed::Input(Arc::clone(&groups));
         let row_bytes = needs.row_bytes;
         Ok(Self {

@@ -63,6 +63,11 @@ pub(super) fn write(dir: &OutputDir, rows: &RowMap, faults: &Faults) -> Result<V
         let mut kept: Option<ArrowWriter<File>> = None;
         let mut kept_rows = 0_u64;
         for &group in own {
+            // One line for all of its rows: their number is what a damaged file says.
+            if let Some(fault) = faults.lost(group) {
+                list.push(&file.name, Some((group.row_group, None)), None, &told(&fault.error), None)?;
+                continue;
+            }
             let wanted = rows_of(&here, group);
             if wanted.is_empty() {
                 continue;
@@ -80,7 +85,7 @@ pub(super) fn write(dir: &OutputDir, rows: &RowMap, faults: &Faults) -> Result<V
                 let fault = &faults.list()[*fault];
                 let in_file = file.row_groups[group.row_group].first_row + (row - group.first_row);
                 let id = fault.id.as_ref().map(ToString::to_string);
-                list.push(&file.name, Some((group.row_group, in_file)), id, &told(&fault.error), at)?;
+                list.push(&file.name, Some((group.row_group, Some(in_file))), id, &told(&fault.error), at)?;
             }
             if let (Some(batches), Some(kept)) = (values, &mut kept) {
                 for batch in batches {
@@ -210,7 +215,7 @@ impl List {
     fn push(
         &mut self,
         file: &str,
-        at: Option<(usize, u64)>,
+        at: Option<(usize, Option<u64>)>,
         id: Option<String>,
         reason: &str,
         kept: Option<(&str, u64)>,
@@ -218,7 +223,7 @@ impl List {
         let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
         self.file.push(file.to_owned());
         self.row_group.push(at.map(|a| number(a.0 as u64)));
-        self.row.push(at.map(|a| number(a.1)));
+        self.row.push(at.and_then(|a| a.1).map(number));
         self.eps_id.push(id);
         self.reason.push(reason.to_owned());
         self.kept_in.push(kept.map(|k| k.0.to_owned()));

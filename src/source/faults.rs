@@ -8,9 +8,10 @@
 //! check pass    nulls, ragged values, undecodable cells                     episodes, one by one
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use super::index::{self, Index, Span};
+use super::rows::RowGroupRef;
 use crate::episode::EpisodeId;
 use crate::error::{Error, Kind, Result};
 
@@ -34,6 +35,8 @@ pub struct Fault {
 pub struct Faults {
     list: Vec<Fault>,
     by_id: HashMap<EpisodeId, usize>,
+    /// The faults of row groups that cannot be read, by their first row.
+    groups: BTreeMap<u64, usize>,
 }
 
 /// An input file that could not be opened and is left out.
@@ -100,6 +103,22 @@ impl Faults {
         let at = self.list.len();
         self.list.push(Fault { error, id: None, rows: vec![rows], episodes: 0, steps: 0 });
         &mut self.list[at]
+    }
+
+    /// A row group cannot be read at all. How many rows it has is what its file says, which may be anything.
+    pub(super) fn row_group(&mut self, group: RowGroupRef, error: Error) -> &mut Fault {
+        let at = self.list.len();
+        self.groups.insert(group.first_row, at);
+        let starts = (0..group.rows).step_by(usize::try_from(Span::LONGEST).unwrap_or(usize::MAX));
+        let rows = starts.map(|at| Span::new(group.first_row + at, (group.rows - at).min(Span::LONGEST))).collect();
+        self.list.push(Fault { error, id: None, rows, episodes: 0, steps: 0 });
+        &mut self.list[at]
+    }
+
+    /// The fault of a row group that cannot be read at all. Whoever goes through it row by row goes through nothing.
+    #[must_use]
+    pub fn lost(&self, group: RowGroupRef) -> Option<&Fault> {
+        self.groups.get(&group.first_row).map(|&at| &self.list[at])
     }
 
     /// The id's rows and steps are left out with it.

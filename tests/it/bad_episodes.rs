@@ -391,3 +391,31 @@ fn nothing_well_formed_is_an_error() {
         &["none of the episodes is well-formed (1 found)", "t jumps from 1 to 7", "row 2", "hint: `gristmill inspect`"],
     );
 }
+
+/// A record batch of an Arrow file that claims more rows than any file has: nobody goes through them one by one.
+#[test]
+fn rows_that_a_damaged_file_claims_are_not_counted_out() {
+    for rows in [1_i64 << 33, 1 << 50] {
+        let work = Work::new();
+        let many: Vec<Row> = good("b").into_iter().cycle().take(777).collect();
+        work.arrow("a.arrow", &[batch(columns(&good("a"))), batch(columns(&many))]);
+        let path = work.input("a.arrow");
+        let mut bytes = fs::read(&path).unwrap();
+        // The length of the batch, and of the columns in it.
+        let lengths: Vec<usize> =
+            (0..bytes.len() - 8).filter(|&at| bytes[at..at + 8] == 777_i64.to_le_bytes()).collect();
+        assert!(lengths.len() > 6, "{lengths:?}");
+        for at in lengths {
+            bytes[at..at + 8].copy_from_slice(&rows.to_le_bytes());
+        }
+        fs::write(&path, bytes).unwrap();
+        for job in [SKIP, QUARANTINE] {
+            let manifest = work.manifest_of(&work.convert_job(job, &["--overwrite"]));
+            assert_eq!(manifest["counts"]["episodes_out"], 1, "{rows}");
+        }
+        let list = quarantined(&work);
+        assert_eq!((column(&list, "row_group"), column(&list, "row")), (vec!["1".to_owned()], vec!["-".to_owned()]));
+        let found = gristmill(&["inspect", "in"], work.path());
+        assert_eq!(found.status.code(), Some(0), "{}", stderr(&found));
+    }
+}

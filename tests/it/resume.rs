@@ -193,6 +193,19 @@ fn finished_shards_are_kept_and_damaged_ones_written_anew() {
     }
 }
 
+/// The files are held to their digests, the numbers of their rows to what they come to.
+#[test]
+fn a_journal_that_was_written_to_is_refused() {
+    let work = Work::of_batches(&cut(&recording(), 5000));
+    interrupted(&work, SHARDS, 3);
+    let path = out(&work).join(".gristmill-journal");
+    let journal = fs::read_to_string(&path).unwrap();
+    assert_eq!(journal.matches("\"rows\":2000,").count(), 3, "{journal}");
+    fs::write(&path, journal.replacen("\"rows\":2000,", "\"rows\":2001,", 1)).unwrap();
+    let told = work.refused(1, &work.convert_job(SHARDS, &["--resume"]));
+    contains(&told, &["journal says 2001 rows, and they are 2000", "part-00000.parquet", "hint: --overwrite"]);
+}
+
 #[test]
 fn a_changed_job_or_input_is_refused_and_nothing_touched() {
     let work = Work::of(steps());

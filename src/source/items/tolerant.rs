@@ -33,7 +33,7 @@ impl ItemsSource {
             Ok(found) => found,
             Err(e) if is_of_data(&e) => {
                 (*types, *infos) = before;
-                faults.rows(Span::new(group.first_row, group.rows), e).episodes = group.rows;
+                faults.row_group(group, e).episodes = group.rows;
                 return Ok(Vec::new());
             }
             Err(e) => return Err(e),

@@ -12,7 +12,7 @@ use crate::episode::{Columns, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::source::blocks::{Block, BlockData, BlockRows, LeafNulls, nulls_of};
 use crate::source::faults::{bad_rows, is_of_data};
-use crate::source::index::{Index, Span};
+use crate::source::index::Index;
 use crate::source::rows::RowGroupRef;
 use crate::source::runs::Run;
 use crate::source::scan::Scanned;
@@ -59,7 +59,7 @@ pub(super) fn from_scan(source: &StepsSource, scanned: &mut Scanned, offsets: &[
         if !source.scan.timed() {
             around_a_hole(source, scanned, offsets, group, &error, index);
         }
-        index.faults.rows(Span::new(group.first_row, group.rows), error);
+        index.faults.row_group(group, error);
     }
 }
 
