@@ -54,31 +54,30 @@ shuffle = { seed = 7 }
 """,
     ),
     "statistics": (
-        "pendulum-steps",
+        "cartpole-dict",
         """
-# Next observations, and a piece whose statistics stand in the manifest.
-[input]
-layout = "steps"
-columns = { eps_id = "episode", t = "step", obs = "observation", actions = "action", rewards = "reward", terminateds = "terminated", truncateds = "truncated" }
+# Nested observations, next observations, and a piece whose statistics stand in the manifest.
+[input.spaces.obs]
+obs = { type = "box", shape = [4], dtype = "float32" }
+time = { type = "box", shape = [1], dtype = "int32" }
 [learner]
 algorithm = "BC"
 [[learner.connectors]]
 type = "MeanStdFilter"
 [output]
 compression = "lz4"
-rows_per_shard = 400
+rows_per_shard = 100
 """,
     ),
     "indexed": (
-        "cartpole-lstm",
+        "cartpole-duplicates",
         """
 # Stacked observations and sequences that overlap, each step of which stands once in tables beside the rows.
 [rl_module]
 stateful = true
 max_seq_len = 20
 [rl_module.initial_state]
-h = { shape = [1, 16] }
-c = { shape = [1, 16] }
+h = { shape = [2], fill = 0.5 }
 [[learner.connectors]]
 type = "StackObservations"
 num_frames = 3
@@ -89,7 +88,7 @@ length = 12
 period = 8
 [output]
 windows = "indexed"
-rows_per_shard = 40
+rows_per_shard = 100
 """,
     ),
 }
