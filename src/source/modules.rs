@@ -62,7 +62,7 @@ pub(super) fn look<'a>(row: u64, rows: &RowMap, unified: &'a Unified) -> Result<
 ///
 /// # Errors
 /// If its files have dtypes that no dtype holds.
-pub(super) fn types_of(module: &str, seen: Seen<'_>, files: &BTreeSet<usize>, rows: &RowMap) -> Result<Own> {
+pub(super) fn types_of(module: &str, seen: &Seen<'_>, files: &BTreeSet<usize>, rows: &RowMap) -> Result<Own> {
     let mut out = Own::new();
     for leaves in seen.chunk_by(|(a, ..), (b, ..)| a.source == b.source) {
         let mut files: Vec<_> = files.iter().map(|&f| (&rows.files()[f], Places::default())).collect();

@@ -95,9 +95,9 @@ impl Tree {
             _ => 0..0,
         };
         for i in new {
-            let kid = self.nodes[parent].kids[i];
-            let key = self.nodes[kid].key.clone();
-            self.nodes[parent].by_key.insert(key, kid);
+            let own = self.nodes[parent].kids[i];
+            let key = self.nodes[own].key.clone();
+            self.nodes[parent].by_key.insert(key, own);
         }
         node
     }

@@ -93,13 +93,14 @@ impl Walk<'_> {
             }
             STRUCT => loop {
                 let head = self.byte()?;
-                if head & 15 == 0 {
+                let (number, ty) = (head >> 4, head & 15);
+                if ty == 0 {
                     return Ok(());
                 }
-                if head >> 4 == 0 {
-                    self.varint()?; // the field's number
+                if number == 0 {
+                    self.varint()?; // it follows
                 }
-                self.value(head & 15, depth + 1)?;
+                self.value(ty, depth + 1)?;
             },
             13 => self.skip(16),
             _ => Err(End::Strange),

@@ -282,7 +282,7 @@ impl StepsSource {
             Ok(seen) => seen,
             Err(e) => return Ok(Err(e)),
         };
-        let own = modules::types_of(module, seen, files, &self.rows)?;
+        let own = modules::types_of(module, &seen, files, &self.rows)?;
         let mut needed = [OBS, ACTIONS, REWARDS].into_iter();
         if let Some(needed) = needed.find(|r| !own.keys().any(|n| root(n) == *r)) {
             let error = Error::data(format!("found null in the first step of module {module:?}, expected a value"));

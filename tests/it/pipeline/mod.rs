@@ -21,7 +21,8 @@ use crate::support::{Work, read_shards};
 
 /// The job that says what `settings` say.
 fn job(work: &Work, recording: &Recording, settings: &Settings, rows_per_shard: usize) -> String {
-    let (input, output) = (work.path().join("in"), work.path().join("out"));
+    let path = |name: &str| work.path().join(name).display().to_string();
+    let (input, output) = (path("in"), path("out"));
     let mut out =
         format!("[input]\npaths = [{input:?}]\n[output]\npath = {output:?}\nrows_per_shard = {rows_per_shard}\n");
     if settings.next_obs {

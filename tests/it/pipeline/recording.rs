@@ -195,7 +195,7 @@ impl Recording {
         if self.int_ids { (episode * 3).to_string() } else { format!("e_{episode}") }
     }
 
-    pub fn agent_id(&self, agent: usize) -> String {
+    pub fn agent_id(agent: usize) -> String {
         format!("agent_{agent}")
     }
 
@@ -233,7 +233,7 @@ impl Recording {
             texts(&all.iter().map(String::as_str).collect::<Vec<_>>())
         };
         if self.agents {
-            out.push(("agent_id".to_owned(), named(&|agent| self.agent_id(agent))));
+            out.push(("agent_id".to_owned(), named(&Self::agent_id)));
             if self.modules {
                 out.push(("module_id".to_owned(), named(&|agent| self.module(agent))));
             }

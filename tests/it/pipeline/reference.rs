@@ -60,7 +60,7 @@ fn episodes(recording: &Recording) -> Vec<Episode<'_>> {
             let (tails, steps): (Vec<&Row>, Vec<&Row>) = rows.into_iter().partition(|r| r.is_tail);
             out.push(Episode {
                 eps_id: recording.eps_id(episode),
-                agent_id: recording.agent_id(agent),
+                agent_id: Recording::agent_id(agent),
                 module: recording.module(agent),
                 steps,
                 tail: tails.first().copied(),
@@ -201,9 +201,10 @@ fn sequence(
     for (name, ty) in recording.state.leaves("state_in") {
         let recorded = name.replacen("state_in", "state_out", 1);
         // After the step before; an episode starts with the initial state, and one whose start is nowhere does, too.
-        let state = |t: Option<usize>| match t.filter(|_| recording.has_states) {
-            Some(t) => tensor(&ty, &episode.steps[t].values[&recorded]),
-            None => {
+        let state = |t: Option<usize>| {
+            if let Some(t) = t.filter(|_| recording.has_states) {
+                tensor(&ty, &episode.steps[t].values[&recorded])
+            } else {
                 let value = settings.initial.unwrap_or(0.0).to_le_bytes();
                 value.repeat(ty.shape.iter().product())
             }
@@ -220,6 +221,7 @@ fn as_tensor(dtype: DataType) -> DataType {
     if dtype == DataType::Float64 { DataType::Float32 } else { dtype }
 }
 
+#[expect(clippy::cast_possible_truncation, reason = "tensors of floats are float32")]
 fn tensor(ty: &Ty, value: &[u8]) -> Vec<u8> {
     if ty.dtype != DataType::Float64 {
         return value.to_vec();
