@@ -14,7 +14,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::pages::form::columns_of;
 use super::pages::{Paged, Shared};
-use super::thrift::{Looked, look};
+use super::thrift::{Kind, Looked, look};
 use super::{DAMAGED, RowGroup, count, damaged};
 use crate::error::{Error, Result};
 
@@ -228,7 +228,7 @@ fn check_footer(mut file: &File, bytes: u64) -> Result<()> {
     let Some(start) = bytes.checked_sub(8 + len) else { return Ok(()) };
     let mut footer = Vec::new();
     file.seek(SeekFrom::Start(start)).and_then(|_| file.take(len).read_to_end(&mut footer)).map_err(|e| damaged(&e))?;
-    if look(&footer) == Looked::Empty {
+    if look(&footer, Kind::Any) == Looked::Empty {
         let e = Error::usage("the file is damaged: found a list of elements without bytes in its footer");
         return Err(e.hint(DAMAGED));
     }

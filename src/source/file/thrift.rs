@@ -14,21 +14,60 @@ pub(super) enum Looked {
     Whole,
     /// The bytes end inside it.
     Cut,
-    /// It holds a list, set or map whose elements have no bytes.
+    /// It holds a list, set or map whose elements have no bytes, or a field of another type than Parquet's.
     Empty,
+}
+
+/// Structs whose fields are looked at by number, too: the crate reads a field that it knows as what it should be, whatever the
+/// file says that it is, and would go on in the middle of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Any,
+    PageHeader,
+    DataPageHeader,
+    DictionaryPageHeader,
+    DataPageHeaderV2,
+    Statistics,
+}
+
+impl Kind {
+    /// The type of a field that Parquet has.
+    const fn field(self, number: i64) -> Option<(u8, Self)> {
+        let (ty, kind) = match (self, number) {
+            (Self::PageHeader | Self::DataPageHeader, 1..=4)
+            | (Self::DictionaryPageHeader, 1..=2)
+            | (Self::DataPageHeaderV2, 1..=6) => (I32, Self::Any),
+            (Self::PageHeader, 5) => (STRUCT, Self::DataPageHeader),
+            (Self::PageHeader, 6) => (STRUCT, Self::Any),
+            (Self::PageHeader, 7) => (STRUCT, Self::DictionaryPageHeader),
+            (Self::PageHeader, 8) => (STRUCT, Self::DataPageHeaderV2),
+            (Self::DataPageHeader, 5) | (Self::DataPageHeaderV2, 8) => (STRUCT, Self::Statistics),
+            (Self::DictionaryPageHeader, 3) | (Self::DataPageHeaderV2, 7) | (Self::Statistics, 7 | 8) => {
+                (BOOL, Self::Any)
+            }
+            (Self::Statistics, 1 | 2 | 5 | 6) => (BINARY, Self::Any),
+            (Self::Statistics, 3 | 4) => (I64, Self::Any),
+            _ => return None,
+        };
+        Some((ty, kind))
+    }
 }
 
 /// Looks through the struct (in Thrift's compact protocol) that the bytes start with. Whatever is wrong with it otherwise is
 /// for the crate to say.
-pub(super) fn look(bytes: &[u8]) -> Looked {
+pub(super) fn look(bytes: &[u8], kind: Kind) -> Looked {
     let mut walk = Walk { bytes, at: 0 };
-    match walk.value(STRUCT, 0) {
+    match walk.fields(kind, 0) {
         Ok(()) | Err(End::Strange) => Looked::Whole,
         Err(End::Cut) => Looked::Cut,
         Err(End::Empty) => Looked::Empty,
     }
 }
 
+const BOOL: u8 = 1;
+const I32: u8 = 5;
+const I64: u8 = 6;
+const BINARY: u8 = 8;
 const STRUCT: u8 = 12;
 
 enum End {
@@ -91,19 +130,35 @@ impl Walk<'_> {
                 let kinds = if size > 0 { self.byte()? } else { 0 };
                 self.elements(&[kinds >> 4, kinds & 15], size, depth)
             }
-            STRUCT => loop {
-                let head = self.byte()?;
-                let (number, ty) = (head >> 4, head & 15);
-                if ty == 0 {
-                    return Ok(());
-                }
-                if number == 0 {
-                    self.varint()?; // it follows
-                }
-                self.value(ty, depth + 1)?;
-            },
+            STRUCT => self.fields(Kind::Any, depth),
             13 => self.skip(16),
             _ => Err(End::Strange),
+        }
+    }
+
+    fn fields(&mut self, kind: Kind, depth: usize) -> Result<(), End> {
+        let mut number = 0;
+        loop {
+            let head = self.byte()?;
+            let (step, ty) = (head >> 4, head & 15);
+            if ty == 0 {
+                return Ok(());
+            }
+            if step == 0 {
+                let coded = self.varint()?;
+                let half = i64::try_from(coded >> 1).map_err(|_| End::Strange)?;
+                number = if coded & 1 == 0 { half } else { -half - 1 };
+            } else {
+                number += i64::from(step);
+            }
+            if kind != Kind::Any && i16::try_from(number).is_err() {
+                return Err(End::Empty);
+            }
+            match kind.field(number) {
+                Some((wanted, _)) if wanted != ty && !(wanted == BOOL && ty == 2) => return Err(End::Empty),
+                Some((STRUCT, inner)) => self.fields(inner, depth + 1)?,
+                _ => self.value(ty, depth + 1)?,
+            }
         }
     }
 
@@ -129,9 +184,9 @@ mod tests {
     fn what_is_whole_cut_and_empty() {
         // {1: i32 5, 2: "ab", 3: [i64 1, 2], 4: {1: true}}
         let plain = [0x15, 10, 0x18, 2, b'a', b'b', 0x19, 0x26, 2, 4, 0x1c, 0x11, 0, 0];
-        assert_eq!(look(&plain), Looked::Whole);
+        assert_eq!(look(&plain, Kind::Any), Looked::Whole);
         for cut in 0..plain.len() {
-            assert_eq!(look(&plain[..cut]), Looked::Cut, "{cut}");
+            assert_eq!(look(&plain[..cut], Kind::Any), Looked::Cut, "{cut}");
         }
         // A list of 2^31 - 1 booleans, one of three, a set, a map; inside a struct in a list.
         for inner in [
@@ -140,14 +195,34 @@ mod tests {
             &[0x1a, 0xf2, 0xff, 0x7f],
             &[0x1b, 0xff, 0x7f, 0x21],
         ] {
-            assert_eq!(look(&[inner, &[0]].concat()), Looked::Empty);
-            assert_eq!(look(&[&[0x19, 0x1c], inner, &[0, 0]].concat()), Looked::Empty);
+            assert_eq!(look(&[inner, &[0]].concat(), Kind::Any), Looked::Empty);
+            assert_eq!(look(&[&[0x19, 0x1c], inner, &[0, 0]].concat(), Kind::Any), Looked::Empty);
         }
         // An empty one, and a map of booleans to numbers, have nothing of the kind.
-        assert_eq!(look(&[0x19, 0x01, 0x1b, 0, 0x1b, 1, 0x15, 2, 0]), Looked::Whole);
+        assert_eq!(look(&[0x19, 0x01, 0x1b, 0, 0x1b, 1, 0x15, 2, 0], Kind::Any), Looked::Whole);
         // Many elements that are not there end with the bytes.
-        assert_eq!(look(&[0x19, 0xf3, 0xff, 0xff, 0xff, 0xff, 7]), Looked::Cut);
-        assert_eq!(look(&[0x1c; 1000]), Looked::Whole, "too deep for the crate as well");
-        assert_eq!(look(&[0x1e]), Looked::Whole, "no type");
+        assert_eq!(look(&[0x19, 0xf3, 0xff, 0xff, 0xff, 0xff, 7], Kind::Any), Looked::Cut);
+        assert_eq!(look(&[0x1c; 1000], Kind::Any), Looked::Whole, "too deep for the crate as well");
+        assert_eq!(look(&[0x1e], Kind::Any), Looked::Whole, "no type");
+    }
+
+    #[test]
+    fn fields_of_page_headers_are_what_parquet_has() {
+        // {1: 0, 2: 10, 3: 10, 5: {1: 3, 2: 0, 3: 3, 4: 3, 5: {3: 0, 5: "a", 7: true}}, 20: [1]}
+        let statistics = [0x36, 0, 0x28, 1, b'a', 0x21, 0];
+        let data = [&[0x15, 6, 0x15, 0, 0x15, 6, 0x15, 6, 0x1c][..], &statistics, &[0]].concat();
+        let header = [&[0x15, 0, 0x15, 20, 0x15, 20, 0x2c][..], &data, &[0x09, 40, 0x15, 2, 0]].concat();
+        assert_eq!(look(&header, Kind::PageHeader), Looked::Whole);
+        // As binary, field 2 would hide what the crate goes on with.
+        let mut other = header.clone();
+        other[2] = 0x18;
+        assert_eq!(look(&other, Kind::PageHeader), Looked::Empty);
+        assert_ne!(look(&other, Kind::Any), Looked::Empty);
+        // The same inside, and by a number that is written out.
+        let mut inner = header;
+        inner[7] = 0x18;
+        assert_eq!(look(&inner, Kind::PageHeader), Looked::Empty);
+        assert_eq!(look(&[0x08, 4, 0, 0], Kind::PageHeader), Looked::Empty);
+        assert_eq!(look(&[0x05, 0x80, 0x80, 8, 0, 0], Kind::PageHeader), Looked::Empty, "a number beyond 16 bits");
     }
 }

@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::super::thrift::{Looked, look};
+use super::super::thrift::{Kind, Looked, look};
 
 /// Bytes that a page header needs at most. Statistics of long values may need more; such pages are the crate's.
 const HEADER: u64 = 16 << 10;
@@ -71,7 +71,7 @@ impl Cursor {
         let mut most = HEADER;
         loop {
             let bytes = self.file.read_at(self.at, most)?;
-            match look(&bytes) {
+            match look(&bytes, Kind::PageHeader) {
                 Looked::Empty => return Err(empty()),
                 Looked::Cut if bytes.len() as u64 == most => most = most.saturating_mul(8),
                 Looked::Cut | Looked::Whole => return Ok(()),
@@ -94,7 +94,9 @@ impl Read for Cursor {
 }
 
 fn empty() -> ParquetError {
-    ParquetError::General("found a list of elements without bytes in a page header".to_owned())
+    ParquetError::General(
+        "found a field of another type than Parquet's, or a list of elements without bytes in a page header".to_owned(),
+    )
 }
 
 fn exactly(bytes: &Bytes, start: u64, length: usize) -> Result<Bytes> {
@@ -147,7 +149,7 @@ impl ChunkReader for Window {
     /// What is read from there on is a page header.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let bytes = self.at(start, HEADER.min(self.end.saturating_sub(start)))?;
-        if look(&bytes) == Looked::Empty {
+        if look(&bytes, Kind::PageHeader) == Looked::Empty {
             return Err(empty());
         }
         Ok(bytes.reader())
@@ -166,7 +168,11 @@ mod tests {
     #[test]
     fn every_stretch_is_what_the_file_has() {
         let mut file = tempfile::tempfile().unwrap();
-        let bytes: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
+        let mut bytes: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
+        // An empty page header, for `get_read`.
+        for start in [0, 10, 500, 3, 89_000, 40_000] {
+            bytes[start] = 0;
+        }
         file.write_all(&bytes).unwrap();
         let shared = Shared::new(file, 100_000);
         let window = Window::new(shared.clone(), 90_000, 1000);
