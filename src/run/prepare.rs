@@ -92,7 +92,7 @@ impl Indexed {
             let layout = pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
             // Rows that are too large are told before they are read; where modules differ, with those of each.
             if job.rl_module.modules.is_empty() {
-                output::schema(Vec::new(), &layout.columns, &job.output).check()?;
+                super::output::schema(Vec::new(), &layout.columns, &job.output).check()?;
             }
         }
         let digest = first_look(&*source)?;
