@@ -169,6 +169,21 @@ pub struct ModuleRecord {
 }
 
 impl ModuleRecord {
+    /// What people are told of its columns, by name: those that are stored, then those that are laid out from a table.
+    #[must_use]
+    pub fn described(&self) -> Vec<(String, String)> {
+        let ty = |dtype: &str, shape: &[usize]| match shape {
+            [] => dtype.to_owned(),
+            shape => format!("{dtype}{shape:?}"),
+        };
+        let stored = self.columns.iter().map(|c| (c.name.clone(), ty(&c.dtype, &c.shape)));
+        let windows = self.batch.iter().filter_map(|c| {
+            let table = c.table.as_ref()?;
+            Some((c.name.clone(), format!("{}, windows over {table}", ty(&c.dtype, &c.shape))))
+        });
+        stored.chain(windows).collect()
+    }
+
     /// Its shards: of its rows, then of its tables.
     pub fn files(&self) -> impl Iterator<Item = &ShardRecord> {
         self.shards.iter().chain(self.tables.values().flat_map(|t| &t.steps.shards))

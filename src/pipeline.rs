@@ -21,7 +21,7 @@ use crate::connectors::{
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::indexed::{BARE_STEPS, STEPS, Stored};
-use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space};
+use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space, WindowStorage};
 use crate::source::keys::{Keys, Numbering};
 use crate::tensor::{Tensor, TensorBuilder};
 use crate::window::Spec;
@@ -205,6 +205,16 @@ pub fn without_effect(learner: &Learner) -> Vec<String> {
         format!("learner.{name} has no effect: the pipeline of {algorithm} has no piece that takes it, MARWIL's has")
     };
     set.iter().filter(|(_, set)| *set && !takes_discounts(learner)).map(|(name, _)| note(name)).collect()
+}
+
+/// A note where the job asks for windows to be stored once and no module has any.
+#[must_use]
+pub fn without_windows(windows: WindowStorage, modules: &[ModulePlan]) -> Option<String> {
+    let any = modules.iter().flat_map(|m| &m.layout.columns).any(|c| c.stored.is_some());
+    (windows == WindowStorage::Indexed && !any).then(|| {
+        "output.windows = \"indexed\" has no effect: no column is a stack of frames or a sequence that is padded with zeros"
+            .to_owned()
+    })
 }
 
 /// Whether the algorithm hands `gamma` and `lambda_` to a piece.
@@ -430,8 +440,9 @@ impl Pipeline {
         if numbering == Numbering::None {
             bare_columns = 0; // all columns agree
         }
-        // Columns whose rows are moved have an index of their own.
-        for stored in batch.columns.iter_mut().take(bare_columns).filter_map(|c| c.stored.as_mut()) {
+        // Columns whose rows RLlib would move have an index of their own.
+        let moved = if self.compat == Compat::Rllib260 { bare_columns } else { 0 };
+        for stored in batch.columns.iter_mut().take(moved).filter_map(|c| c.stored.as_mut()) {
             if stored.table == STEPS {
                 stored.table = BARE_STEPS;
             }

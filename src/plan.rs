@@ -3,10 +3,11 @@
 use indexmap::IndexMap;
 use serde::Serialize;
 
+use crate::batch::ColumnLayout;
 use crate::column::DEFAULT_MODULE_ID;
 use crate::episode::EpisodeLayout;
 use crate::error::Result;
-use crate::job::{Job, check_supported};
+use crate::job::{Job, WindowStorage, check_supported};
 use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::sink::folder_name;
 use crate::source::recognise;
@@ -29,7 +30,8 @@ pub struct Plan {
     pub input_columns: Vec<(String, String)>,
     /// The pieces in the order in which they run.
     pub connectors: Vec<String>,
-    /// What will come out, by folder: columns with dtype and shape of a row.
+    /// What will come out, by folder: columns with dtype and shape of a row, and which of them are windows over a table.
+    /// Before them stand those that tell where a row came from: `eps_id`, `agent_id` where there are several, `t`.
     pub modules: IndexMap<String, Vec<(String, String)>>,
     /// What is odd already, a sentence each.
     pub problems: Vec<String>,
@@ -45,7 +47,9 @@ pub fn plan(job: &Job) -> Result<Plan> {
     if let Some(error) = check_supported(job).into_iter().next() {
         return Err(error);
     }
-    let pipeline = Pipeline::new(&job.learner)?.with_obs_space(job.input.spaces.obs.clone());
+    let pipeline = Pipeline::new(&job.learner)?
+        .with_obs_space(job.input.spaces.obs.clone())
+        .with_indexed_windows(job.output.windows == WindowStorage::Indexed);
     let source = recognise::open_with(job, pipeline.reads_infos())?;
     let episodes = source.peek()?;
     crate::run::choose::check(job, &episodes)?;
@@ -58,6 +62,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
         );
     }
     problems.extend(pipeline::without_effect(&job.learner));
+    problems.extend(pipeline::without_windows(job.output.windows, &modules));
     if pipeline.reads_infos() {
         problems.push(
             "infos: which have a mask because steps lack them, and which are left out, the rows decide".to_owned(),
@@ -73,7 +78,11 @@ pub fn plan(job: &Job) -> Result<Plan> {
         for module in &modules {
             let folder = folder_name(&module.id);
             let folder = part.map_or_else(|| folder.clone(), |part| format!("{}/{folder}", folder_name(part)));
-            folders.insert(folder, module.layout.columns.iter().map(|c| column(&c.name, &c.ty)).collect());
+            let told = |c: &ColumnLayout| match &c.stored {
+                Some(stored) => (c.name.clone(), format!("{}, windows over {}", c.ty, stored.table)),
+                None => column(&c.name, &c.ty),
+            };
+            folders.insert(folder, module.layout.columns.iter().map(told).collect());
         }
     }
     Ok(Plan {

@@ -348,9 +348,9 @@ fn data_set(directory: &Path) -> Result<DataSet> {
             .map(|m| ModuleSummary {
                 name: m.name().to_owned(),
                 rows: m.record().rows,
-                shards: m.record().shards.len(),
-                bytes: m.record().shards.iter().map(|s| s.bytes).fold(0, u64::saturating_add),
-                columns: m.schema().columns.iter().map(|(n, ty)| (n.clone(), ty.to_string())).collect(),
+                shards: m.record().files().count(),
+                bytes: m.record().files().map(|s| s.bytes).fold(0, u64::saturating_add),
+                columns: m.record().described(),
             })
             .collect(),
         problems: problems.finish(),

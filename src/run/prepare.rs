@@ -138,6 +138,7 @@ impl Indexed {
         let modules = plan_modules(job, &pipeline, &index)?;
         index.notes.extend(unused_modules(job, &index));
         index.notes.extend(pipeline::without_effect(&job.learner));
+        index.notes.extend(pipeline::without_windows(job.output.windows, &modules));
         let wants = match &job.input.where_ {
             Some(predicate) => choose::needs_returns(&index, predicate)?,
             None => false,

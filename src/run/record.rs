@@ -187,22 +187,11 @@ pub(super) fn report(job: &Job, manifest: &Manifest, input_bytes: u64, seconds: 
         Some(first) => format!("{} {} (first: {first})", p.count, p.what),
         None => format!("{} {}", p.count, p.what),
     };
-    let type_name = |dtype: &str, shape: &[usize]| match shape {
-        [] => dtype.to_owned(),
-        shape => format!("{dtype}{shape:?}"),
-    };
-    let module = |record: &ModuleRecord| {
-        let stored = record.columns.iter().map(|c| (c.name.clone(), type_name(&c.dtype, &c.shape)));
-        let windows = |c: &BatchColumn| {
-            let table = c.table.as_ref().map(|table| format!(", windows over {table}")).unwrap_or_default();
-            (c.name.clone(), format!("{}{table}", type_name(&c.dtype, &c.shape)))
-        };
-        ModuleReport {
-            columns: stored.chain(record.batch.iter().filter(|c| c.table.is_some()).map(windows)).collect(),
-            rows: record.rows,
-            shards: record.files().count() as u64,
-            bytes: record.files().map(|s| s.bytes).sum(),
-        }
+    let module = |record: &ModuleRecord| ModuleReport {
+        columns: record.described(),
+        rows: record.rows,
+        shards: record.files().count() as u64,
+        bytes: record.files().map(|s| s.bytes).sum(),
     };
     Report {
         input_layout: manifest.input.layout.clone(),
