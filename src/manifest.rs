@@ -191,8 +191,14 @@ impl ModuleRecord {
 
     /// The digest of its columns and tables, where `columns` are the columns' names and digests.
     #[must_use]
-    pub fn combined<'a>(&'a self, columns: impl Iterator<Item = (&'a str, &'a str)>) -> String {
-        combine(columns.chain(self.tables.iter().map(|(name, t)| (name.as_str(), t.steps.digest.as_str()))))
+    pub fn combined<'a>(&self, columns: impl Iterator<Item = (&'a str, &'a str)>) -> String {
+        // How windows are laid out is part of what a trainer sees.
+        let table = |(name, t): (&String, &TableRecord)| format!("{name}: {} {:?} {:?}", t.places, t.axis, t.prefix);
+        let tables: Vec<String> = self.tables.iter().map(table).collect();
+        let digests = self.tables.values().map(|t| t.steps.digest.as_str());
+        let mut parts: Vec<(&str, &str)> = columns.collect();
+        parts.extend(tables.iter().map(String::as_str).zip(digests));
+        combine(parts)
     }
 }
 

@@ -342,23 +342,24 @@ class Module(Sequence["dict[str, Array]"]):
 
     def _span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:
         """Rows side by side."""
-        return self._laid_out(names, lambda stored: self._stored_span(stored, start, stop, copy))
+        return self._laid_out(names, lambda stored: self._stored_span(stored, start, stop, copy), range(start, stop))
 
     def _gather(self, names: Sequence[str], rows: Array) -> dict[str, Array]:
         """Rows anywhere."""
-        return self._laid_out(names, lambda stored: self._stored_gather(stored, rows))
+        return self._laid_out(names, lambda stored: self._stored_gather(stored, rows), rows)
 
     def _shuffled(self, names: Sequence[str], pieces: Sequence[tuple[_Window, int, int]]) -> dict[str, Array]:
         """Rows of shuffle windows: of each so many places of its order."""
-        return self._laid_out(names, lambda stored: self._stored_shuffled(stored, pieces))
+        return self._laid_out(names, lambda stored: self._stored_shuffled(stored, pieces), ())
 
     def _laid_out(
-        self, names: Sequence[str], read: Callable[[Sequence[str]], dict[str, Array]]
+        self, names: Sequence[str], read: Callable[[Sequence[str]], dict[str, Array]], rows: Sequence[int] | Array
     ) -> dict[str, Array]:
-        """Columns of some rows, windows laid out; ``read`` gives the columns that are stored."""
+        """Columns of some rows, windows laid out; ``read`` gives the columns that are stored. Errors name one of ``rows``."""
         if not self._windows:
             return read(names)
         by_table: dict[str, list[str]] = {}
+        numbers = np.asarray(rows, dtype=np.int64).tobytes()
         for name in names:
             if name in self._windows:
                 by_table.setdefault(self._windows[name], []).append(name)
@@ -370,7 +371,7 @@ class Module(Sequence["dict[str, Array]"]):
                     self._steps[table] = self._core.steps(self.name, table, self._cache_bytes)
                 steps = self._steps[table]
             index = [np.ascontiguousarray(stored[name]).tobytes() for name in self._index[table]]
-            stored.update(zip(own, map(array, steps.lay_out(own, index)), strict=True))
+            stored.update(zip(own, map(array, steps.lay_out(own, index, numbers)), strict=True))
         return {name: stored[name] for name in names}
 
     def _stored_span(self, names: Sequence[str], start: int, stop: int, copy: bool) -> dict[str, Array]:

@@ -73,7 +73,8 @@ impl Dataset {
         let module = self.module(py, module)?;
         let there = module.tables().iter().find(|t| t.name == table);
         let table = there.ok_or_else(|| raised(py, &Error::internal(format!("there is no table {table:?}"))))?;
-        Ok(Steps(dataset::Steps::new(table, cache_bytes, Arc::new(mapped))))
+        let rows = self.0.root().join(&module.record().folder);
+        Ok(Steps { steps: dataset::Steps::new(table, cache_bytes, Arc::new(mapped)), rows })
     }
 
     /// The rows of a module as an Arrow stream in a capsule, read as the consumer asks for them. `shards` are all of its
@@ -144,7 +145,10 @@ fn laid_out(module: &dataset::Module, shards: Vec<dataset::Shard>) -> Result<FFI
         let end = data.rows.min(done + batch_rows);
         let first = shard.row_groups()[group].first_row;
         let laid = rows.rows((&there, &data), done..end, &all, first);
-        let laid = laid.map_err(|e| of_caller(&e, None))?;
+        let laid = laid.map_err(|e| {
+            let file = e.place().file.is_none().then_some(shard.path());
+            of_caller(&e, file)
+        })?;
         open = Some((shard, group, data, end));
         laid.record_batch(&schema).map(Some)
     };
@@ -168,25 +172,31 @@ fn mapped(shard: dataset::Shard) -> Result<dataset::Shard> {
 
 /// Steps that stand once, and windows over them laid out.
 #[pyclass(frozen, module = "gristmill._gristmill")]
-pub struct Steps(dataset::Steps);
+pub struct Steps {
+    steps: dataset::Steps,
+    /// Where the rows are that point into it.
+    rows: PathBuf,
+}
 
 #[pymethods]
 impl Steps {
-    /// Columns of windows, laid out. `index` are the offsets (int64), lengths and pads (int32) of some rows, as bytes.
+    /// Columns of windows, laid out. `index` are the offsets (int64), lengths and pads (int32) of some rows, as bytes, and `rows` their numbers in the module
+    /// (int64), where these are known.
     fn lay_out<'py>(
         &self,
         py: Python<'py>,
         columns: Vec<String>,
         index: [PyBackedBytes; 3],
+        rows: PyBackedBytes,
     ) -> PyResult<Bound<'py, PyList>> {
         let lay = || {
-            let steps = &self.0.table().steps;
+            let steps = &self.steps.table().steps;
             let at = |name: &String| {
                 steps.column(name).ok_or_else(|| Error::internal("there is no such column").column(name.as_str()))
             };
             let columns = columns.iter().map(at).collect::<Result<Vec<_>>>()?;
             let tensor = |(bytes, (_, dtype)): (&PyBackedBytes, (&str, DType))| {
-                let ty = TensorType::new(dtype, self.0.table().prefix.clone());
+                let ty = TensorType::new(dtype, self.steps.table().prefix.clone());
                 let rows = bytes.len() / ty.row_bytes().max(1);
                 if rows * ty.row_bytes() != bytes.len() {
                     return Err(Error::internal("an index of another shape"));
@@ -196,9 +206,14 @@ impl Steps {
                 Ok(Tensor::new(ty, rows, buffer.into()))
             };
             let index = index.iter().zip(INDEX).map(tensor).collect::<Result<Vec<_>>>()?;
-            self.0.lay_out(&columns, [&index[0], &index[1], &index[2]], 0)
+            let row = |i: usize| rows.as_chunks::<8>().0.get(i).map(|bytes| u64::from_ne_bytes(*bytes));
+            self.steps.lay_out(&columns, [&index[0], &index[1], &index[2]], row)
         };
-        let laid = py.detach(lay).map_err(|e| raised(py, &of_caller(&e, None)))?;
+        let laid = py.detach(lay).map_err(|e| {
+            // A fault of the table names its file; one of the index is in the module's rows.
+            let file = e.place().file.is_none().then_some(self.rows.as_path());
+            raised(py, &of_caller(&e, file))
+        })?;
         let columns = laid.into_iter().map(|tensor| Py::new(py, Column::own(tensor))).collect::<PyResult<Vec<_>>>()?;
         PyList::new(py, columns)
     }

@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{LaidOut, Module};
+use crate::column::{AGENT_ID, EPS_ID, T};
 use crate::error::{Error, Result};
 use crate::indexed::INDEX;
-use crate::manifest::{Manifest, ModuleRecord};
+use crate::manifest::{BatchColumn, Manifest, ModuleRecord};
 use crate::sink::{ColumnType, ShardSchema};
 use crate::tensor::TensorType;
 
@@ -122,18 +123,24 @@ pub(super) fn windows(module: &Module) -> Result<()> {
         Error::data(e.what().to_owned()).column(column)
     })?;
     let batch = &module.record().batch;
-    if batch.is_empty() && module.tables().is_empty() {
-        return Ok(());
+    let mut told: HashMap<&str, &BatchColumn> = batch.iter().map(|c| (c.name.as_str(), c)).collect();
+    if told.len() != batch.len() || batch.is_empty() != module.tables().is_empty() {
+        let what = format!("found a batch of {} columns, {} of them different", batch.len(), told.len());
+        return Err(Error::data(what).job_key("batch"));
     }
-    let types: HashMap<&str, &ColumnType> = laid_out.columns().iter().map(|(n, ty)| (n.as_str(), ty)).collect();
-    for column in batch {
-        let found = types.get(column.name.as_str());
-        let same = found.is_some_and(|ty| ty.dtype_name() == column.dtype && ty.shape() == column.shape);
-        if !same {
-            let stored = found.map_or_else(|| "no such column".to_owned(), ToString::to_string);
-            let what = format!("found {stored} in the shards, the batch says {}{:?}", column.dtype, column.shape);
-            return Err(Error::data(what).column(&column.name));
+    for (at, (name, ty)) in laid_out.columns().iter().enumerate().filter(|_| !batch.is_empty()) {
+        let said = told.remove(name.as_str());
+        let provenance = matches!(name.as_str(), EPS_ID | AGENT_ID | T);
+        let same = |c: &BatchColumn| {
+            ty.dtype_name() == c.dtype && *ty.shape() == *c.shape && laid_out.table(at) == c.table.as_deref()
+        };
+        if !said.map_or(provenance, same) {
+            let said = said.map_or_else(|| "nothing of it".to_owned(), |c| format!("{}{:?}", c.dtype, c.shape));
+            return Err(Error::data(format!("found {ty} in the shards, the batch says {said}")).column(name));
         }
+    }
+    if let Some(ghost) = batch.iter().find(|c| told.contains_key(c.name.as_str())) {
+        return Err(Error::data("found no such column in the shards, which the batch names").column(&ghost.name));
     }
     Ok(())
 }

@@ -110,13 +110,18 @@ impl Steps {
     }
 
     /// Lays out windows of the columns at `columns` (places among the table's). `offset`, `length` and `pad` are the
-    /// index columns of some rows; `first_row` is the number of the first of them, for errors.
+    /// index columns of some rows; `row` gives the number of each, if known, for errors.
     ///
     /// # Errors
     /// If the index points out of the table, or the table cannot be read.
-    pub fn lay_out(&self, columns: &[usize], index: [&Tensor; 3], first_row: u64) -> Result<Vec<Tensor>> {
+    pub fn lay_out(
+        &self,
+        columns: &[usize],
+        index: [&Tensor; 3],
+        row: impl Fn(usize) -> Option<u64>,
+    ) -> Result<Vec<Tensor>> {
         let [offset, length, pad] = index;
-        let windows = self.checked(offset, length, pad, first_row)?;
+        let windows = self.checked(offset, length, pad, row)?;
         let lay = |&column: &usize| self.lay_out_column(column, &windows, offset.rows());
         columns.iter().map(lay).collect()
     }
@@ -127,8 +132,12 @@ impl Steps {
         offset: &Tensor,
         length: &Tensor,
         pad: &Tensor,
-        first_row: u64,
+        row: impl Fn(usize) -> Option<u64>,
     ) -> Result<Vec<(u64, usize, usize)>> {
+        let at = |error: Error, row: Option<u64>| match row {
+            Some(row) => error.row(row),
+            None => error,
+        };
         let rows = *self.starts.last().unwrap_or(&0);
         let places = self.table.places;
         let each = offset.ty().row_elements().max(1);
@@ -146,7 +155,7 @@ impl Steps {
                      the {rows} rows of the table `{}`",
                     self.table.name
                 );
-                Error::data(what).row(first_row + (i / each) as u64).column(format!("{}_offset", self.table.name))
+                at(Error::data(what), row(i / each)).column(format!("{}_offset", self.table.name))
             })
         };
         all.enumerate().map(window).collect()
@@ -273,7 +282,22 @@ impl LaidOut {
                 }
             }
         }
+        // In the order in which the pipeline made them: those that tell where a row came from stand in front.
+        let order: HashMap<&str, usize> =
+            module.record().batch.iter().enumerate().map(|(i, c)| (c.name.as_str(), i + 1)).collect();
+        let mut all: Vec<_> = columns.into_iter().zip(origins).collect();
+        all.sort_by_key(|((name, _), _)| order.get(name.as_str()).copied().unwrap_or(0));
+        let (columns, origins) = all.into_iter().unzip();
         Ok(Self { columns, origins, tables, indices })
+    }
+
+    /// The table that column `column` is laid out from, if it is.
+    #[must_use]
+    pub fn table(&self, column: usize) -> Option<&str> {
+        match self.origins[column] {
+            Origin::Row(_) => None,
+            Origin::Table { table, .. } => Some(self.tables[table].table.name),
+        }
     }
 
     /// Names and types.
@@ -330,7 +354,7 @@ impl LaidOut {
                 return Err(Error::internal("an index that was not read"));
             };
             let own: Vec<usize> = wanted.iter().map(|(_, column)| *column).collect();
-            let laid = steps.lay_out(&own, [offset, length, pad], first_row + rows.start as u64)?;
+            let laid = steps.lay_out(&own, [offset, length, pad], |i| Some(first_row + (rows.start + i) as u64))?;
             for ((place, _), tensor) in wanted.into_iter().zip(laid) {
                 out[place] = Some(ColumnData::Tensor(tensor));
             }

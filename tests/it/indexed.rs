@@ -38,7 +38,6 @@ fn laid_out(dir: &Path, batch: usize) -> Laid {
             }
         }
         columns.retain(|(name, ..)| !["eps_id", "agent_id"].contains(&name.as_str()));
-        columns.sort();
         out.insert(module.name().to_owned(), columns);
     }
     out

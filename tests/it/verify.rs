@@ -379,7 +379,7 @@ fn hostile_tables_are_refused() {
         (|m| m["places"] = json!(1_u64 << 28), "at most 512 MiB"),
         (|m| m["prefix"] = json!([2]), "found int64, expected int64[2]"),
         (|m| m["places"] = json!(3), "found float32[6] in the shards, the batch says float32[4]"),
-        (|m| m["steps"]["columns"][0]["name"] = json!("other"), "found no such column in the shards"),
+        (|m| m["steps"]["columns"][0]["name"] = json!("other"), "the batch says nothing of it"),
     ];
     let indexed = "[output]\nwindows = 'indexed'\n[[learner.connectors]]\ntype = 'StackObservations'\nnum_frames = 2\n";
     for (change, told) in changes {
@@ -390,6 +390,30 @@ fn hostile_tables_are_refused() {
         assert_eq!(names(&failed), ["manifest"], "{told}");
         contains(&failed[0].1[0]["what"].to_string(), &[told]);
     }
+    // What a trainer sees is said in two places, which must agree.
+    let lies: [Change; 5] = [
+        |m| m["batch"] = json!([]),
+        |m| m["batch"].as_array_mut().unwrap().truncate(1),
+        |m| {
+            let batch = m["batch"].as_array_mut().unwrap();
+            batch.push(batch[0].clone());
+        },
+        |m| m["batch"][1]["table"] = json!("frames"),
+        |m| m["batch"].as_array_mut().unwrap().push(json!({ "name": "ghost", "dtype": "int64", "shape": [] })),
+    ];
+    for lie in lies {
+        let work = written(indexed);
+        with_manifest(&work, |m| lie(&mut m["modules"]["default_policy"]));
+        contains(&failed(&work)[0].1[0]["what"].to_string(), &["batch"]);
+    }
+    // Windows of three places, with shapes to match: the digests say that they are not what was written.
+    let work = written(indexed);
+    with_manifest(&work, |m| {
+        let module = &mut m["modules"]["default_policy"];
+        module["tables"]["frames"]["places"] = json!(3);
+        module["batch"][0]["shape"] = json!([6]);
+    });
+    assert!(names(&failed(&work)).contains(&"manifest"));
     let work = written(indexed);
     with_manifest(&work, |m| {
         let tables = m["modules"]["default_policy"]["tables"].as_object_mut().unwrap();

@@ -77,6 +77,21 @@ def test_every_reader_gives_the_same_rows(written, case, output):
     assert_equal(pickle.loads(pickle.dumps(indexed)).read(), whole.read())
 
 
+def test_columns_keep_their_order(tmp_path):
+    """Also where some are laid out and others are not."""
+    windows = {"type": "DecisionTransformerWindows", "context_len": 4, "fill": {"actions": -10}}
+    modules = []
+    for how in ("whole", "indexed"):
+        file = ROOT / "datasets" / "cartpole-columns" / "job.toml"
+        job = Job(file, learner={"connectors": [windows]}, output={"windows": how})
+        job.run(output=tmp_path / how)
+        modules.append(gristmill.open(tmp_path / how).module())
+    whole, indexed = modules
+    assert {"obs", "rewards"} <= indexed._windows.keys() and "actions" not in indexed._windows
+    assert list(indexed.columns) == list(whole.columns)
+    assert pa.table(indexed).column_names == pa.table(whole).column_names == list(whole.columns)
+
+
 @pytest.mark.parametrize("output", FILES[:3])
 @pytest.mark.parametrize("case", CASES)
 def test_arrow_streams_are_laid_out(written, case, output):
@@ -138,8 +153,12 @@ def test_an_index_that_points_out_of_its_table(written, tmp_path):
     pq.write_table(rows.set_column(at, rows.field(at), pa.array(numbers)), file)
     module = gristmill.open(copy).module()
     module.take(slice(0, 40))
-    with pytest.raises(errors.UsageError, match=r"found the window \(offset 124, length 4, pad 0\).* 124 rows"):
-        module.take([43])
+    for wrong in (lambda: module.take([1, 43]), lambda: module[43], lambda: module.take(slice(41, 50))):
+        with pytest.raises(errors.UsageError, match=r"found the window \(offset 124, length 4, pad 0\).* 124 rows") as told:
+            wrong()
+        assert f"{copy / 'default_policy'}" in str(told.value) and "row 43" in str(told.value)
+    with pytest.raises(Exception, match=r"part-00001.parquet, row 3"):
+        pa.table(module)
     (copy / "tables" / "default_policy" / "frames" / "part-00000.parquet").unlink()
     with pytest.raises(FileNotFoundError, match="frames/part-00000.parquet"):
         gristmill.open(copy).module().take([0])

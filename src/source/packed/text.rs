@@ -43,6 +43,10 @@ impl TextPattern {
         let (size, block) = frame.get(header..)?.split_first_chunk::<4>()?;
         let size = u32::from_le_bytes(*size);
         let first = header + 4;
+        // One block and the end mark: a further block could copy from this one's elements.
+        if block.get((size & 0x7fff_ffff) as usize..)? != [0; 4] {
+            return None;
+        }
         let place = if size & 0x8000_0000 != 0 {
             // A block that is stored as it is.
             first + elements.start
@@ -141,6 +145,26 @@ mod tests {
         for n in 0..block.len() {
             let _ = literals(&block[..n], &(0..2));
         }
+    }
+
+    /// A block that follows may copy from the elements: then the texts of other elements unfold to something else.
+    #[test]
+    fn frames_of_several_blocks_have_no_pattern() {
+        let header = [4, 0x22, 0x4d, 0x18, 0x48, 0x40, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        let stored =
+            |data: &[u8]| [&(0x8000_0000_u32 | u32::try_from(data.len()).unwrap()).to_le_bytes(), data].concat();
+        let of = |blocks: &[&[u8]]| {
+            let blocks: Vec<u8> = blocks.iter().flat_map(|data| stored(data)).collect();
+            let frame = [&header[..], &blocks, &[0; 4]].concat();
+            TextPattern::of(&STANDARD.encode(&frame), &frame, header.len(), 2..4).is_some()
+        };
+        assert!(of(&[b"abcdefgh"]));
+        assert!(!of(&[b"abcd", b"efgh"]));
+        // Two literals and two more, and four bytes from the first block.
+        let copies = [0x20, b'x', b'y', 4, 0, 0x20, b'x', b'y'];
+        let second = [&8_u32.to_le_bytes()[..], &copies].concat();
+        let frame = [&header[..], &stored(b"abcd"), &second, &[0; 4]].concat();
+        assert!(TextPattern::of(&STANDARD.encode(&frame), &frame, header.len(), 0..4).is_none());
     }
 
     proptest! {
