@@ -1,4 +1,5 @@
-"""What gristmill raises. Each class is also the built-in exception that fits; the text is what the command line prints."""
+"""What gristmill raises. Each class is also the built-in exception that fits; the text is what the command line prints,
+with arguments named as the package names them (``overwrite=True``)."""
 
 from __future__ import annotations
 

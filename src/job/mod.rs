@@ -539,6 +539,7 @@ pub enum WindowStorage {
 /// A seeded global permutation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[schemars(example = Self { seed: 7 })]
 pub struct Shuffle {
     /// The permutation depends on this seed and on the data only.
     pub seed: u64,

@@ -170,7 +170,9 @@ impl<'a> Checker<'a> {
             return;
         }
         let what = format!("found {}, expected {}", found(value), self.expected(schema));
-        out.push(wrong(path, what, type_hint(&types, value)));
+        let example = list(schema, "examples").first().filter(|_| *value != Value::Bool(false));
+        let example = example.map(|example| format!("write, for example, {}", inline(example)));
+        out.push(wrong(path, what, type_hint(&types, value).or(example)));
     }
 
     /// `anyOf` and `oneOf`: an optional value, a set of words, tables told apart by their `type`, or alternatives.
@@ -587,6 +589,17 @@ fn type_hint(types: &[&str], value: &Value) -> Option<String> {
     }
 }
 
+/// A value as TOML has it on one line.
+fn inline(value: &Value) -> String {
+    match value {
+        Value::Object(table) => {
+            let pairs: Vec<String> = table.iter().map(|(key, value)| format!("{key} = {}", inline(value))).collect();
+            format!("{{ {} }}", pairs.join(", "))
+        }
+        other => other.to_string(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -623,6 +636,9 @@ mod tests {
     #[test]
     fn hints_say_how_to_write_it() {
         let of = |ty: &str| json!({ "type": ty });
+        let table = json!({ "type": "object", "examples": [{ "seed": 7 }] });
+        assert!(told(&table, &json!(true))[0].ends_with("hint: write, for example, { seed = 7 }"));
+        assert!(!told(&table, &json!(false))[0].contains("hint"));
         assert!(told(&of("integer"), &json!("20"))[0].ends_with("hint: write 20 without the quotes"));
         assert!(told(&of("boolean"), &json!("true"))[0].ends_with("hint: write true without the quotes"));
         assert!(told(&of("integer"), &json!(20.0))[0].ends_with("hint: write 20"));

@@ -57,8 +57,10 @@ pub struct Report {
     pub modules: u64,
     /// Shards read.
     pub shards: u64,
-    /// Rows read.
+    /// Rows of the modules that were read.
     pub rows: u64,
+    /// Rows of their tables that were read: frames or steps that stand once (`output.windows = "indexed"`).
+    pub table_rows: u64,
     /// Bytes of the shards read.
     pub bytes: u64,
 }
@@ -79,6 +81,7 @@ pub fn verify(directory: &Path, threads: Option<usize>, progress: &dyn Progress)
         modules: 0,
         shards: 0,
         rows: 0,
+        table_rows: 0,
         bytes: 0,
     };
     match Dataset::open(directory) {
@@ -112,11 +115,12 @@ fn look(
     let look = Look { files: &files, threads, progress };
     for module in dataset.modules() {
         let rules = Rules::of(dataset.manifest(), module, tally);
-        let seen = module_rows(module, &rules, &look, tally, report)?;
+        let (rows, seen) = module_rows(module, &rules, &look, tally, report)?;
+        report.rows += rows;
         real_steps = real_steps.zip(seen).map(|(all, own)| all + own);
         report.modules += 1;
         for table in module.tables() {
-            module_rows(&table.steps, &Rules::of_table(&table.steps), &look, tally, report)?;
+            report.table_rows += module_rows(&table.steps, &Rules::of_table(&table.steps), &look, tally, report)?.0;
         }
     }
     progress.end();
@@ -139,14 +143,14 @@ struct Look<'a> {
     progress: &'a dyn Progress,
 }
 
-/// Reads a module, or a table of one. Its real steps, where rows are all and each step stands once.
+/// Reads a module, or a table of one. Its rows; its real steps, where rows are all and each step stands once.
 fn module_rows(
     module: &Module,
     rules: &Rules,
     look: &Look<'_>,
     tally: &mut Tally,
     report: &mut Report,
-) -> Result<Option<u64>> {
+) -> Result<(u64, Option<u64>)> {
     let Look { files, threads, progress } = *look;
     let tables = Indexed::all(module);
     let record = module.record();
@@ -212,7 +216,6 @@ fn module_rows(
         }
         progress.advance(Step { bytes: shard_record.bytes, ..Step::default() });
     }
-    report.rows += rows;
     if whole && rows != record.rows {
         let what = format!("found {rows} rows in all shards, the manifest says {}", record.rows);
         tally.fail(CheckName::Rows, in_module(Error::data(what), module));
@@ -223,7 +226,7 @@ fn module_rows(
         tally.skip(CheckName::Content, "some rows cannot be read");
         tally.skip(CheckName::Statistics, "some rows cannot be read");
     }
-    Ok(whole.then(|| walker.real_steps()).flatten())
+    Ok((rows, whole.then(|| walker.real_steps()).flatten()))
 }
 
 fn look_at_group(

@@ -84,6 +84,12 @@ fn wrong_arguments_exit_with_2() {
 }
 
 #[test]
+fn no_threads_are_too_few() {
+    let output = gristmill(&["convert", "--threads", "0", "job.toml"], here());
+    assert!(stderr(&output).contains("found 0, expected at least 1"), "{}", stderr(&output));
+}
+
+#[test]
 fn a_directory_or_a_recording_is_no_job() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.parquet"), b"PAR1\xff\xfe\x00PAR1").unwrap();

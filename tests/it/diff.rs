@@ -116,13 +116,17 @@ fn within_the_tolerance_nothing_differs() {
     let work = two(steps(), with(steps(), "rewards", f64s(&[0.0, 1.0, 2.0, 3.0, 4.0, 5.001])), "", "");
     assert_eq!(report(&work, 0, &["--tolerance", "0.01"])["by_digest"], false);
     report(&work, 0, &["--tolerance", "0.0003"]); // relative
+    let told = stdout(&gristmill(&["diff", "a", "b", "--tolerance", "0.01"], work.path()));
+    contains(&told, &["the same training data, within the tolerance of 1e-2"]);
     report(&work, 1, &["--tolerance", "0.0001"]);
     let output = gristmill(&["diff", "a", "b", "--tolerance", "nan"], work.path());
     assert_eq!(output.status.code(), Some(2));
     // NaN equals NaN whatever its bits, and zeros are equal.
     let quiet = with(steps(), "rewards", f32s(&[0.0, f32::NAN, 2.0, 3.0, 4.0, 5.0]));
     let other = with(steps(), "rewards", f32s(&[-0.0, f32::from_bits(0xffc0_0001), 2.0, 3.0, 4.0, 5.0]));
-    report(&two(quiet, other, "", ""), 0, &[]);
+    let work = two(quiet, other, "", "");
+    report(&work, 0, &[]);
+    contains(&stdout(&gristmill(&["diff", "a", "b"], work.path())), &["the same training data, value by value"]);
 }
 
 #[test]

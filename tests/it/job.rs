@@ -24,7 +24,7 @@ fn the_schema_in_the_repository_is_current() {
         std::fs::write(&path, &current).unwrap();
     }
     let stored = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(stored == current, "schemas/job.schema.json is out of date: run UPDATE_SCHEMAS=1 cargo test schema");
+    assert!(stored == current, "schemas/job.schema.json is out of date: run `make schemas`");
 }
 
 #[test]

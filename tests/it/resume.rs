@@ -238,6 +238,8 @@ fn resuming_nothing_begins_and_resuming_what_is_finished_is_done() {
     let work = Work::of(steps());
     let whole = run(&work, "", &["--resume"]);
     assert!(run(&work, "", &["--resume"]) == whole);
+    let told = work.convert_job("", &["--resume"]);
+    contains(&String::from_utf8(told.stdout).unwrap(), &["found   out, complete already: nothing was left to write"]);
     // Stopped behind the manifest: only the marks are left to go.
     fs::write(out(&work).join(".gristmill-unfinished"), "").unwrap();
     fs::write(out(&work).join(".gristmill-journal"), "").unwrap();

@@ -428,6 +428,10 @@ fn hostile_tables_are_refused() {
 fn windows_outside_of_their_table_are_told() {
     let indexed = "[output]\nwindows = 'indexed'\n[[learner.connectors]]\ntype = 'StackObservations'\nnum_frames = 2\n";
     let work = written(indexed);
+    let whole = report(&work, 0);
+    assert_eq!((&whole["rows"], &whole["table_rows"]), (&json!(6), &json!(6)));
+    let told = stdout(&gristmill(&["verify", "out"], work.path()));
+    contains(&told, &["1 module, 2 shards and 6 rows (and 6 rows of tables)"]);
     with_manifest(&work, |m| m["modules"]["default_policy"]["tables"]["frames"]["steps"]["rows"] = json!(5));
     let failed = failed(&work);
     let windows = failed.iter().find(|(name, _)| name == "windows").expect("the check of windows failed");

@@ -212,8 +212,10 @@ def test_the_message_is_the_command_s(tmp_path):
 def test_what_is_there_is_not_overwritten(tmp_path):
     job = Job(ROOT / "datasets" / "cartpole-columns" / "job.toml")
     job.run(output=tmp_path / "shards")
-    with pytest.raises(errors.UsageError):
+    with pytest.raises(errors.UsageError) as raised:
         job.run(output=tmp_path / "shards")
+    assert raised.value.hint == "overwrite=True replaces it; or choose another output"
+    assert str(raised.value).endswith(f"\n  hint: {raised.value.hint}")
     job.run(output=tmp_path / "shards", overwrite=True)
     job.run(output=tmp_path / "shards", resume=True)
     with pytest.raises(ValueError, match="expected one of them"):

@@ -99,7 +99,7 @@ pub struct ConvertArgs {
     pub job: JobArgs,
 
     /// Worker threads [default: all cores].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
 
     /// Memory to stay under, such as 4GiB, 500MB or a number of bytes; at least 64MiB [default: a quarter of the machine's].
@@ -143,7 +143,7 @@ pub struct PlanArgs {
 #[derive(Debug, clap::Args)]
 pub struct LookArgs {
     /// Worker threads [default: all cores].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_threads)]
     pub threads: Option<NonZeroUsize>,
 
     /// Print one JSON document on stdout instead of text; errors too.
@@ -253,6 +253,11 @@ pub enum Document {
     Manifest,
 }
 
+/// A number of threads.
+fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
+    text.trim().parse().map_err(|_| format!("found {text}, expected at least 1"))
+}
+
 /// Bytes from `4GiB`, `500MB`, `1.5G` or `1048576`. As for memory elsewhere, a bare K, M, G or T counts in 1024s.
 fn parse_size(text: &str) -> Result<u64, String> {
     const EXPECTED: &str = "expected a size such as 4GiB, 500MB or a number of bytes";
@@ -288,6 +293,15 @@ fn parse_size(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads() {
+        assert_eq!(parse_threads("3").map(NonZeroUsize::get), Ok(3));
+        assert_eq!(parse_threads("0").unwrap_err(), "found 0, expected at least 1");
+        for wrong in ["", "-1", "two", "1.5"] {
+            assert!(parse_threads(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes() {

@@ -88,8 +88,8 @@ fn errors_text(errors: &[Error]) -> String {
 
 // ---- summaries ------------------------------------------------------------------------------------------------------
 
-/// The summary after `convert`.
-pub fn converted(report: &Report) -> String {
+/// The summary after `convert`. `complete` if the data set was there already, and whole.
+pub fn converted(report: &Report, complete: bool) -> String {
     let mut out = String::new();
     // An episode may come in chunks or twice, and have several agents; then what is counted below are these.
     let episodes = if report.episode_ids < report.episodes_in {
@@ -106,7 +106,11 @@ pub fn converted(report: &Report) -> String {
         bytes(report.input_bytes)
     );
     let _ = writeln!(out, "layout  {}", report.input_layout);
-    let _ = writeln!(out, "wrote   {}", report.output);
+    let _ = if complete {
+        writeln!(out, "found   {}, complete already: nothing was left to write", report.output)
+    } else {
+        writeln!(out, "wrote   {}", report.output)
+    };
     for (module, written) in &report.modules {
         let _ = writeln!(
             out,
@@ -329,7 +333,7 @@ mod tests {
             output: "shards".to_owned(),
         };
         assert_eq!(
-            converted(&report),
+            converted(&report, false),
             "\
 read    120 episodes and 12,000 steps from 3 files (1.5 MB)
 layout  rllib-columns, because the files have the columns `eps_id`, `obs` and `new_obs`

@@ -1,10 +1,11 @@
 //! `gristmill convert`
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 
 use gristmill::progress::{Progress, Silent};
 use gristmill::run::{self, Options};
-use gristmill::sink::Existing;
+use gristmill::sink::{Existing, MANIFEST, OutputDir};
 
 use super::{Failure, load};
 use crate::args::ConvertArgs;
@@ -23,7 +24,9 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
         },
     };
     #[cfg(unix)]
-    crate::interrupt::explain();
+    crate::interrupt::explain(job.output_path());
+    // What `--resume` finds whole it leaves as it is.
+    let complete = args.resume && is_complete(&job.output_path());
     let bar = progress::Bar::on_terminal();
     let progress: &dyn Progress = match &bar {
         Some(bar) if !args.quiet && !args.job.json => bar,
@@ -39,6 +42,11 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
     } else if args.quiet {
         Ok(())
     } else {
-        report::print(&report::converted(&done))
+        report::print(&report::converted(&done, complete))
     }
+}
+
+/// Whether there is a data set, and nothing unfinished in it or beside it.
+fn is_complete(output: &Path) -> bool {
+    output.join(MANIFEST).exists() && matches!(OutputDir::is_unfinished(output), Ok(false))
 }

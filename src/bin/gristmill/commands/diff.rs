@@ -27,12 +27,12 @@ pub fn run(args: &DiffArgs) -> Result<(), Failure> {
     if args.look.json {
         report::print_json(&report)?;
     } else if !args.quiet {
-        report::print(&differences(&report))?;
+        report::print(&differences(&report, args.tolerance))?;
     }
     if report.same { Ok(()) } else { Err(Failure::told(Kind::Data)) }
 }
 
-fn differences(report: &Report) -> String {
+fn differences(report: &Report, tolerance: f64) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "a  {}\nb  {}\n", report.a, report.b);
     for module in &report.modules {
@@ -40,7 +40,10 @@ fn differences(report: &Report) -> String {
     }
     let _ = match (report.same, report.by_digest) {
         (true, true) => writeln!(out, "the same training data, by their content digests"),
-        (true, false) => writeln!(out, "the same training data, within the tolerance"),
+        (true, false) if tolerance > 0.0 => {
+            writeln!(out, "the same training data, within the tolerance of {tolerance:e}")
+        }
+        (true, false) => writeln!(out, "the same training data, value by value"),
         _ => writeln!(out, "they differ"),
     };
     out

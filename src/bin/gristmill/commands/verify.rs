@@ -54,8 +54,12 @@ const fn about(name: CheckName) -> (&'static str, &'static str) {
 
 fn verified(report: &Report, only_failures: bool) -> String {
     let mut out = String::new();
+    let tables = match report.table_rows {
+        0 => String::new(),
+        rows => format!(" (and {} of tables)", count(rows, "row")),
+    };
     let read = format!(
-        "{}, {} and {}",
+        "{}, {} and {}{tables}",
         count(report.modules, "module"),
         count(report.shards, "shard"),
         count(report.rows, "row")
