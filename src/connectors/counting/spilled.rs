@@ -109,8 +109,8 @@ impl Rehearsal for Spilling {
                 ring.waiting.extend_from_slice(&keys);
             }
         }
-        // Lists keep room to grow.
-        if self.waiting > self.room.bytes / 2 { self.flush() } else { Ok(()) }
+        // Lists keep room to grow, as much again, and what many small ones leave behind is not given back at once.
+        if self.waiting > self.room.bytes / 4 { self.flush() } else { Ok(()) }
     }
 
     fn finish(mut self: Box<Self>) -> Result<Rehearsed> {
