@@ -139,24 +139,10 @@ impl Steps {
             None => error,
         };
         let rows = *self.starts.last().unwrap_or(&0);
-        let places = self.table.places;
         let each = offset.ty().row_elements().max(1);
         let all = offset.values::<i64>().iter().zip(length.values::<i32>()).zip(pad.values::<i32>());
         let window = |(i, ((&offset, &length), &pad)): (usize, ((&i64, &i32), &i32))| {
-            let inside = || {
-                let (offset, length) = (u64::try_from(offset).ok()?, usize::try_from(length).ok()?);
-                let pad = usize::try_from(pad).ok()?;
-                let ends = offset.checked_add(length as u64)? <= rows && pad.checked_add(length)? <= places;
-                ends.then_some((offset, length, pad))
-            };
-            inside().ok_or_else(|| {
-                let what = format!(
-                    "found the window (offset {offset}, length {length}, pad {pad}), expected one of {places} places over \
-                     the {rows} rows of the table `{}`",
-                    self.table.name
-                );
-                at(Error::data(what), row(i / each)).column(format!("{}_offset", self.table.name))
-            })
+            self.table.window((offset, length, pad), rows).map_err(|e| at(e, row(i / each)))
         };
         all.enumerate().map(window).collect()
     }
@@ -374,6 +360,28 @@ impl Table {
     #[must_use]
     pub fn index_names(&self) -> [String; 3] {
         INDEX.map(|(part, _)| format!("{}_{part}", self.name))
+    }
+
+    /// Offset, length and pad of a window over the table's `rows` rows.
+    ///
+    /// # Errors
+    /// If it does not lie inside them, or inside a window's places.
+    pub(crate) fn window(&self, window: (i64, i32, i32), rows: u64) -> Result<(u64, usize, usize)> {
+        let (offset, length, pad) = window;
+        let inside = || {
+            let (offset, length) = (u64::try_from(offset).ok()?, usize::try_from(length).ok()?);
+            let pad = usize::try_from(pad).ok()?;
+            let ends = offset.checked_add(length as u64)? <= rows && pad.checked_add(length)? <= self.places;
+            ends.then_some((offset, length, pad))
+        };
+        inside().ok_or_else(|| {
+            let what = format!(
+                "found the window (offset {offset}, length {length}, pad {pad}), expected one of {} places over the {rows} \
+                 rows of the table `{}`",
+                self.places, self.name
+            );
+            Error::data(what).column(format!("{}_offset", self.name))
+        })
     }
 
     /// How windows of its column `column` are laid out.

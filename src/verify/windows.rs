@@ -11,7 +11,7 @@ use crate::sink::RowGroupData;
 /// A table, the number of its rows, and where its index stands among the columns of the rows.
 pub(super) struct Indexed<'a> {
     table: &'a Table,
-    rows: i64,
+    rows: u64,
     index: [usize; 3],
 }
 
@@ -20,7 +20,7 @@ impl<'a> Indexed<'a> {
     pub fn all(module: &'a Module) -> Vec<Self> {
         let of = |table: &'a Table| {
             let [offset, length, pad] = table.index_names().map(|name| module.column(&name));
-            let rows = i64::try_from(table.steps.record().rows).unwrap_or(i64::MAX);
+            let rows = table.steps.record().rows;
             Some(Self { table, rows, index: [offset?, length?, pad?] })
         };
         module.tables().iter().filter_map(of).collect()
@@ -32,25 +32,15 @@ pub(super) fn check(data: &RowGroupData, tables: &[Indexed<'_>], place: &Place<'
     for Indexed { table, rows, index } in tables {
         let [Some(offset), Some(length), Some(pad)] = index.map(|at| data.columns[at].tensor()) else { continue };
         let each = offset.ty().row_elements().max(1);
-        let places = i64::try_from(table.places).unwrap_or(i64::MAX);
         let windows = WindowIndex { offset: offset.clone(), length: length.clone(), pad: pad.clone() };
         for (i, (offset, length, pad)) in windows.iter().enumerate() {
-            let (length, pad) = (i64::from(length), i64::from(pad));
-            let inside = offset >= 0
-                && length >= 0
-                && pad >= 0
-                && offset.checked_add(length).is_some_and(|end| end <= *rows)
-                && pad + length <= places;
-            if !inside {
-                let what = format!(
-                    "found the window (offset {offset}, length {length}, pad {pad}), expected one of {places} places over \
-                     the {rows} rows of the table `{}`",
-                    table.name
-                );
-                tally.fail(Windows, place.at(i / each, Error::data(what)).column(&table.index_names()[0]));
-            } else if length == 0 && (offset, pad) != (0, 0) {
-                let what = format!("found a window of nothing at offset {offset}, pad {pad}, expected 0, 0");
-                tally.fail(Windows, place.at(i / each, Error::data(what)).column(&table.index_names()[0]));
+            match table.window((offset, length, pad), *rows) {
+                Err(e) => tally.fail(Windows, place.at(i / each, e)),
+                Ok((_, 0, _)) if (offset, pad) != (0, 0) => {
+                    let what = format!("found a window of nothing at offset {offset}, pad {pad}, expected 0, 0");
+                    tally.fail(Windows, place.at(i / each, Error::data(what)).column(&table.index_names()[0]));
+                }
+                Ok(_) => {}
             }
         }
     }
