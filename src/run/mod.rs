@@ -84,13 +84,7 @@ pub fn convert_with(
     progress: &dyn Progress,
 ) -> Result<Report> {
     let started = Instant::now();
-    let output_path = job.output_path();
-    let first_look = |source: &dyn Source| {
-        keep_input(&output_path, source.rows().files())?;
-        OutputDir::check(&output_path, options.existing)?;
-        Ok(true)
-    };
-    let mut indexed = Indexed::new(job, own, recognise::open_with, first_look, &output_path, options, progress)?;
+    let mut indexed = index(job, own, options, progress)?;
     let (threads, input_bytes) = (indexed.threads, indexed.input_bytes);
     let input_files = std::mem::take(&mut indexed.input_files);
     if options.existing == Existing::Resume
@@ -184,6 +178,17 @@ pub fn convert_with(
 fn intent(job: &Job, pipeline: &Pipeline, inputs: &[InputFile]) -> Intent {
     let inputs = inputs.iter().map(|f| IntentFile { name: f.name.clone(), bytes: f.bytes, digest: f.digest.clone() });
     Intent::new(job.to_portable_json(), pipeline.described(), inputs.collect())
+}
+
+/// The first pass of a run that writes files, behind a look at where they go.
+fn index(job: &Job, own: Vec<Box<dyn Connector>>, options: &Options, progress: &dyn Progress) -> Result<Indexed> {
+    let output = job.output_path();
+    let first_look = |source: &dyn Source| {
+        keep_input(&output, source.rows().files())?;
+        OutputDir::check(&output, options.existing)?;
+        Ok(true)
+    };
+    Indexed::new(job, own, recognise::open_with, first_look, &output, options, progress)
 }
 
 /// The report of a data set that is finished already: a run that was stopped behind its last byte has nothing to go on with.

@@ -11,13 +11,13 @@ use super::super::ending::Ending;
 use super::super::output::{ModuleEncoder, Output, Sizes, with_tables};
 use super::super::pass::Found;
 use super::super::passes::{Passes, Work};
-use super::super::prepare::{Indexed, Prepared, storage};
+use super::super::prepare::{Prepared, storage};
 use super::super::provenance::Provenance;
 use super::super::record::batch_columns;
 use super::super::shuffle::Shuffle;
 use super::super::tables::{self, Stream};
 use super::super::units::Cuts;
-use super::super::{Options, Report, intent, keep_input};
+use super::super::{Options, Report, index, intent};
 use super::cuts::{cut, share};
 use super::joined::joined;
 use super::wire::{Entries, Head, IndexHead, PartTask, Shards, decode, encode, seen};
@@ -28,7 +28,6 @@ use crate::manifest::{InputFile, ModuleRecord};
 use crate::pipeline::Surveys;
 use crate::progress::Progress;
 use crate::sink::{Between, Existing, Journal, ModuleDir, OutputDir, ShardSchema};
-use crate::source::{Source, recognise};
 
 /// How the work is cut into tasks. None of it moves a byte of the output.
 #[derive(Debug, Clone, Copy)]
@@ -93,12 +92,7 @@ impl Coordinator {
                 .hint("`gristmill convert --resume` can go on with its finished shards"));
         }
         let output_path = job.output_path();
-        let first_look = |source: &dyn Source| {
-            keep_input(&output_path, source.rows().files())?;
-            OutputDir::check(&output_path, options.existing)?;
-            Ok(true)
-        };
-        let mut indexed = Indexed::new(job, own, recognise::open_with, first_look, &output_path, options, progress)?;
+        let mut indexed = index(job, own, options, progress)?;
         let (threads, input_bytes) = (indexed.threads, indexed.input_bytes);
         let input_files = std::mem::take(&mut indexed.input_files);
         let prepared = indexed.prepare(job, progress)?;
