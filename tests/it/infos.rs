@@ -130,20 +130,24 @@ fn sequences_have_their_infos_behind_the_mask() {
     assert_eq!(rows.num_rows(), 4);
 }
 
+/// An episode of two steps, and the row behind its last one.
+fn with_a_row_behind(infos: ArrayRef) -> Work {
+    Work::of(vec![
+        ("eps_id", texts(&["a"; 3])),
+        ("obs", crate::support::obs(0, 3)),
+        ("actions", crate::support::i32s(&[Some(0), Some(1), None])),
+        ("rewards", crate::support::f64s(&[1.0, 2.0, 0.0])),
+        ("terminateds", bools(&[false, true, false])),
+        ("infos", infos),
+    ])
+}
+
 /// With one more step an episode, the infos behind its last step are there, too.
 #[test]
 fn one_more_step_takes_the_infos_of_the_row_behind_the_last() {
-    use arrow::array::Int32Array;
     let job = format!("[[learner.connectors]]\ntype = \"AddOneTsToEpisodesAndTruncate\"\n{JOB}");
     let lives = dict(vec![("lives", Arc::new(Int64Array::from(vec![Some(3), Some(2), Some(1)])) as ArrayRef)]);
-    let work = Work::of(vec![
-        ("eps_id", texts(&["a"; 3])),
-        ("obs", crate::support::obs(0, 3)),
-        ("actions", Arc::new(Int32Array::from(vec![Some(0), Some(1), None]))),
-        ("rewards", crate::support::f64s(&[1.0, 2.0, 0.0])),
-        ("terminateds", bools(&[false, true, false])),
-        ("infos", lives),
-    ]);
+    let work = with_a_row_behind(lives);
     work.manifest_of(&work.convert_job(&job, &[]));
     assert_eq!(shown(&read_shards(&work.path().join("out/default_policy")), "infos/lives"), "3 2 1");
 }
@@ -151,19 +155,11 @@ fn one_more_step_takes_the_infos_of_the_row_behind_the_last() {
 /// An info of the row behind the last step alone is no column, and that is told.
 #[test]
 fn what_no_step_has_is_told() {
-    use arrow::array::Int32Array;
     let infos = dict(vec![
         ("lives", Arc::new(Int64Array::from(vec![Some(3), None, Some(1)])) as ArrayRef),
         ("score", Arc::new(Int64Array::from(vec![None, None, Some(9)]))),
     ]);
-    let work = Work::of(vec![
-        ("eps_id", texts(&["a"; 3])),
-        ("obs", crate::support::obs(0, 3)),
-        ("actions", Arc::new(Int32Array::from(vec![Some(0), Some(1), None]))),
-        ("rewards", crate::support::f64s(&[1.0, 2.0, 0.0])),
-        ("terminateds", bools(&[false, true, false])),
-        ("infos", infos),
-    ]);
+    let work = with_a_row_behind(infos);
     let manifest = work.manifest_of(&work.convert_job(JOB, &[]));
     assert!(work.rows().column_by_name("infos/score").is_none());
     let notes = manifest["notes"].to_string();
