@@ -16,7 +16,7 @@ use super::passes::Passes;
 use super::prepare::{Indexed, Prepared};
 use super::record::{Report, manifest, report};
 use super::schedule::Taker;
-use super::tables::{Storage, Table};
+use super::tables::{Growing, Storage, Table};
 use crate::batch::ColumnLayout;
 use crate::connector::Connector;
 use crate::error::{Error, Result};
@@ -207,14 +207,13 @@ struct OfModule {
 }
 
 struct OfTable {
-    table: Table,
+    table: Growing,
     steps: Vec<Rows>,
-    rows: i64,
 }
 
 impl Collected {
     fn new(storage: &[Storage], provenance: usize) -> Self {
-        let table = |table: &Table| OfTable { table: table.clone(), steps: Vec::new(), rows: 0 };
+        let table = |table: &Table| OfTable { table: Growing::new(table.clone()), steps: Vec::new() };
         let module = |s: &Storage| OfModule { rows: Vec::new(), tables: s.tables.iter().map(table).collect() };
         Self { modules: storage.iter().map(module).collect(), provenance, found: Found::default() }
     }
@@ -223,15 +222,13 @@ impl Collected {
 impl Taker<Done> for Collected {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
-        for (module, rows, steps) in done.rows {
-            let Brought::Rows(mut rows) = rows else { return Err(Error::internal("shuffled rows in memory")) };
+        for (module, mut rows, steps) in done.rows {
             let own = &mut self.modules[module];
             for (table, steps) in own.tables.iter_mut().zip(steps) {
-                table.table.move_offsets(&mut rows, self.provenance, table.rows);
-                table.rows +=
-                    i64::try_from(steps.rows).map_err(|_| Error::internal("more steps than there are numbers"))?;
+                table.table.take(&mut rows, self.provenance, steps.rows)?;
                 table.steps.push(steps);
             }
+            let Brought::Rows(rows) = rows else { return Err(Error::internal("shuffled rows in memory")) };
             own.rows.push(rows);
         }
         Ok(())

@@ -39,6 +39,7 @@ use prepare::Indexed;
 pub use record::{ModuleReport, Report};
 use record::{batch_columns, report};
 use shuffle::Shuffle;
+use tables::Growing;
 
 use crate::batch::ColumnLayout;
 use crate::connector::Connector;
@@ -125,7 +126,7 @@ pub fn convert_with(
             for table in &stored.tables {
                 let stream = modules.len() + steps.len();
                 steps.push(output(stream, dir.table_dir(&folder, table.name)?, &table.columns)?);
-                own.push(TableStream { table: table.clone(), stream, rows: 0 });
+                own.push(TableStream { table: Growing::new(table.clone()), stream });
             }
             tables.push(own);
             let rows = output(i, folder, &stored.rows)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cutter::{Cut, Cutter, Rows};
 use super::shuffle::{Part, Shuffle, Shuffler};
-use super::tables::Table;
+use super::tables::{Growing, Table};
 use crate::batch;
 use crate::column::LOSS_MASK;
 use crate::connector::Room;
@@ -147,10 +147,8 @@ impl Brought {
 
 /// A table, and the stream of shards that its rows go to.
 pub(super) struct TableStream {
-    pub table: Table,
+    pub table: Growing,
     pub stream: usize,
-    /// Rows so far.
-    pub rows: i64,
 }
 
 /// The shards of all modules: one stream a module, and behind those one a table.
@@ -175,8 +173,7 @@ impl Outputs {
     pub fn push(&mut self, module: usize, mut rows: Brought, steps: Vec<Rows>) -> Result<()> {
         let Self { streams, tables, provenance } = self;
         for (own, steps) in tables[module].iter_mut().zip(steps) {
-            rows.each(|rows| own.table.move_offsets(rows, *provenance, own.rows));
-            own.rows += i64::try_from(steps.rows).map_err(|_| Error::internal("more steps than there are numbers"))?;
+            own.table.take(&mut rows, *provenance, steps.rows)?;
             streams[own.stream].cutter.push(steps);
         }
         let output = &mut streams[module];
@@ -214,7 +211,7 @@ impl Outputs {
     /// Ends the last shards.
     pub fn finish(self) -> Result<Vec<ModuleRecord>> {
         let records = self.streams.into_iter().map(Output::finish).collect::<Result<Vec<_>>>()?;
-        let tables = self.tables.into_iter().map(|own| own.into_iter().map(|t| t.table).collect()).collect();
+        let tables = self.tables.into_iter().map(|own| own.into_iter().map(|t| t.table.table).collect()).collect();
         with_tables(records, tables)
     }
 }

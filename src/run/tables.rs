@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use super::cutter::Rows;
 use super::output;
+use super::output::Brought;
 use super::provenance::Provenance;
 use crate::batch::{Column, ColumnLayout};
 use crate::error::{Error, Result};
@@ -156,6 +157,30 @@ impl Storage {
             tables[at].columns.push(ColumnData::Tensor(windows.steps().clone()));
         }
         Ok(Taken { rows, tables })
+    }
+}
+
+/// A table while units come, in order.
+#[derive(Debug, Clone)]
+pub(super) struct Growing {
+    pub table: Table,
+    /// Rows so far.
+    rows: i64,
+}
+
+impl Growing {
+    pub fn new(table: Table) -> Self {
+        Self { table, rows: 0 }
+    }
+
+    /// Takes in that a unit brings `steps` more rows, and moves the offsets of what points to them.
+    ///
+    /// # Errors
+    /// If rows are more than there are numbers.
+    pub fn take(&mut self, brought: &mut Brought, provenance: usize, steps: usize) -> Result<()> {
+        brought.each(|rows| self.table.move_offsets(rows, provenance, self.rows));
+        self.rows += i64::try_from(steps).map_err(|_| Error::internal("more steps than there are numbers"))?;
+        Ok(())
     }
 }
 

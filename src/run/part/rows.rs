@@ -17,7 +17,7 @@ use super::super::output::{Brought, TableStream};
 use super::super::pass::{Done, Found};
 use super::super::schedule::Taker;
 use super::super::shuffle::{self, Part};
-use super::super::tables::{Storage, Table};
+use super::super::tables::{Growing, Storage, Table};
 use super::wire::Step;
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, ShardSchema};
@@ -95,7 +95,8 @@ impl<'a> Writer<'a> {
         let waiting = schemas.iter().map(|_| BTreeMap::new()).collect();
         let (file, found) = (BufWriter::with_capacity(1 << 20, file), Found::default());
         let mut stream = storage.len()..;
-        let table = |table: &Table| TableStream { table: table.clone(), stream: stream.next().unwrap_or(0), rows: 0 };
+        let table =
+            |table: &Table| TableStream { table: Growing::new(table.clone()), stream: stream.next().unwrap_or(0) };
         let mut table = table;
         let tables = storage.iter().map(|s| s.tables.iter().map(&mut table).collect()).collect();
         Ok(Self { path, file, end: 0, schemas, waiting, held: 0, room, tables, provenance, streams, found })
@@ -146,9 +147,7 @@ impl Taker<Done> for Writer<'_> {
         for (stream, mut brought, steps) in done.rows {
             for (i, steps) in steps.into_iter().enumerate() {
                 let (own, provenance) = (&mut self.tables[stream][i], self.provenance);
-                brought.each(|rows| own.table.move_offsets(rows, provenance, own.rows));
-                own.rows +=
-                    i64::try_from(steps.rows).map_err(|_| Error::internal("more steps than there are numbers"))?;
+                own.table.take(&mut brought, provenance, steps.rows)?;
                 if steps.rows > 0 {
                     let table = own.stream;
                     self.write(table, None, &[], &steps)?;
