@@ -1,30 +1,24 @@
-//! Connector pieces in order, and the pipelines that RLlib's algorithms build of them.
+//! Connector pieces in order.
 
-use std::any::Any;
+mod presets;
+mod promise;
+mod surveys;
+
 use std::ops::Range;
-use std::sync::Arc;
 
-use indexmap::IndexMap;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
-
-use crate::batch::{BatchLayout, Column, ColumnLayout, ModuleBatch, Rows, Stage};
-use crate::column::{INFOS, OBS};
-use crate::connector::{
-    Connector, Context, Finding, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Repairs, Room, Survey,
-};
-use crate::connectors::{
-    self, AddColumnsFromEpisodesToTrainBatch, AddNextObservationsFromEpisodesToTrainBatch,
-    AddObservationsFromEpisodesToBatch, AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch,
-    AddTimeDimToBatchAndZeroPad, BatchIndividualItems, GeneralAdvantageEstimation, NumpyToTensor,
-};
-use crate::episode::{EpisodeBatch, EpisodeLayout};
+use crate::batch::{Column, ModuleBatch};
+use crate::column::INFOS;
+use crate::connector::{Connector, Context, Finding, ModuleUnit, Ordered, Piece, Rehearsal, Repairs, Room};
+use crate::connectors::{self, BatchIndividualItems};
+use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
-use crate::indexed::{BARE_STEPS, STEPS, Stored};
-use crate::job::{Algorithm, Compat, Learner, ModuleSettings, Space, WindowStorage};
-use crate::source::keys::{Keys, Numbering};
+use crate::job::{Compat, Learner, ModuleSettings, Space};
 use crate::tensor::{Tensor, TensorBuilder};
-use crate::window::Spec;
+
+use self::presets::default_pieces;
+pub use self::presets::{resolved, without_effect};
+pub use self::promise::{ModulePlan, PipelineLayout, keeps_promise, without_windows};
+pub use self::surveys::{ConnectorStatistics, Surveys};
 
 /// The pieces of one job, ready to run on any module's episodes.
 #[derive(Debug)]
@@ -38,80 +32,8 @@ pub struct Pipeline {
     indexed: bool,
 }
 
-/// What the survey of a piece found out, for who has to do the same to data that come later.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct ConnectorStatistics {
-    /// Place of the piece in the pipeline.
-    pub index: usize,
-    /// Its type.
-    pub connector: String,
-    /// The statistics by which each module's rows were changed. Their keys are described with the piece.
-    pub modules: IndexMap<String, serde_json::Value>,
-}
-
 /// Connector pieces in order.
 type Pieces = Vec<Box<dyn Connector>>;
-
-/// One module, and what the pipeline promises for it.
-#[derive(Debug, Clone)]
-pub struct ModulePlan {
-    /// Its id.
-    pub id: String,
-    /// The part of the data set whose episodes it gets, if that is split.
-    pub part: Option<String>,
-    /// Its settings.
-    pub settings: ModuleSettings,
-    /// What its batch will hold.
-    pub layout: PipelineLayout,
-}
-
-impl ModulePlan {
-    /// What the manifest calls it: the id, behind the part's name if there are parts.
-    #[must_use]
-    pub fn name(&self) -> String {
-        self.part.as_ref().map_or_else(|| self.id.clone(), |part| format!("{part}/{}", self.id))
-    }
-}
-
-/// What a pipeline promises for one module.
-#[derive(Debug, Clone)]
-pub struct PipelineLayout {
-    /// The columns of the finished batch.
-    pub columns: Vec<ColumnLayout>,
-    /// What a row of the finished batch is.
-    pub rows: Rows,
-    /// How episodes are cut into sequences, if they are.
-    windows: Option<Spec>,
-    /// What becomes of RLlib's ids.
-    numbering: Numbering,
-    /// How many of the columns are there before that (they are the first ones).
-    bare_columns: usize,
-}
-
-impl PipelineLayout {
-    /// Steps per row, if rows are RLlib's sequences. A stateful module's pipeline may do without the piece that makes
-    /// them, or have another one that cuts in a way of its own.
-    #[must_use]
-    pub fn seq_len(&self) -> Option<usize> {
-        self.windows.map(|spec| spec.length()).filter(|&len| self.windows == Some(Spec::sequences(len)))
-    }
-
-    /// Steps from the start of a row to that of the next one.
-    #[must_use]
-    pub fn period(&self) -> usize {
-        self.windows.map_or(1, |spec| spec.period)
-    }
-
-    /// Bytes that a step of an episode makes in the batch: more than it has itself where windows overlap.
-    #[must_use]
-    pub fn step_bytes(&self) -> usize {
-        let stored = self.columns.iter().filter_map(|c| c.stored.as_ref());
-        let laid_out = self.columns.iter().filter(|c| c.stored.is_none());
-        let index = |s: &Stored| s.prefix.iter().product::<usize>().saturating_mul(16);
-        let row: usize = laid_out.map(|c| c.ty.row_bytes()).chain(stored.clone().map(index)).sum();
-        row.div_ceil(self.period()) + stored.map(|s| s.step.row_bytes()).sum::<usize>()
-    }
-}
 
 /// Pieces that run one after the other without waiting for other units.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,106 +42,6 @@ pub enum Segment {
     Free(Range<usize>),
     /// One piece that must see the units in order.
     Ordered(usize),
-}
-
-/// What the surveys found out, by piece and module.
-#[derive(Debug, Default)]
-pub struct Surveys(Vec<Vec<Option<Arc<dyn Any + Send + Sync>>>>);
-
-impl Surveys {
-    fn get(&self, piece: usize, module: usize) -> Option<&(dyn Any + Send + Sync)> {
-        self.0.get(piece)?.get(module)?.as_deref()
-    }
-
-    /// Files the results of piece number `piece`, one a module.
-    pub fn set(&mut self, piece: usize, results: Vec<Option<Box<dyn Any + Send + Sync>>>) {
-        while self.0.len() <= piece {
-            self.0.push(Vec::new());
-        }
-        self.0[piece] = results.into_iter().map(|r| r.map(Arc::from)).collect();
-    }
-
-    /// Lets module `to` go by the result that module `from` has.
-    pub fn share(&mut self, piece: usize, from: usize, to: usize) {
-        if let Some(results) = self.0.get_mut(piece)
-            && let Some(result) = results.get(from).cloned()
-            && let Some(slot) = results.get_mut(to)
-        {
-            *slot = result;
-        }
-    }
-}
-
-/// The pieces that the algorithm's `config.build_learner_connector()` appends in RLlib 2.60, split into those that
-/// go in front of the custom pieces and those that follow them.
-///
-/// | algorithm | in front | after the custom pieces |
-/// |---|---|---|
-/// | none, PPO | | the default pipeline (`algorithm_config.py`) |
-/// | BC, CQL, IQL, SAC, DQN | | the same with next observations (`bc.py`, `cql.py`, `iql.py`, `sac.py`, `dqn_learner.py`) |
-/// | IMPALA, APPO | one more step an episode | the default pipeline (`impala.py`) |
-/// | MARWIL | one more step an episode | with next observations, then advantages (`marwil.py`) |
-///
-/// `cutter` is a custom piece that stands for `AddTimeDimToBatchAndZeroPad`; see [`Connector::cuts_sequences`].
-fn default_pieces(learner: &Learner, cutter: Option<Box<dyn Connector>>) -> (Pieces, Pieces) {
-    use Algorithm as A;
-    let algorithm = learner.algorithm;
-    let next_obs = matches!(algorithm, Some(A::Bc | A::Marwil | A::Cql | A::Iql | A::Sac | A::Dqn));
-    let one_more = matches!(algorithm, Some(A::Impala | A::Appo | A::Marwil));
-    let mut front = Pieces::new();
-    if one_more {
-        front.push(Box::new(AddOneTsToEpisodesAndTruncate {}));
-    }
-    let mut rest: Pieces = vec![Box::new(AddObservationsFromEpisodesToBatch::default())];
-    if next_obs {
-        rest.push(Box::new(AddNextObservationsFromEpisodesToTrainBatch {}));
-    }
-    rest.push(Box::new(AddColumnsFromEpisodesToTrainBatch {}));
-    rest.push(cutter.unwrap_or_else(|| Box::new(AddTimeDimToBatchAndZeroPad::default())));
-    rest.push(Box::new(AddStatesFromEpisodesToBatch::default()));
-    rest.push(Box::new(BatchIndividualItems::default()));
-    rest.push(Box::new(NumpyToTensor::default()));
-    if algorithm == Some(A::Marwil) {
-        rest.push(Box::new(GeneralAdvantageEstimation::with(learner.gamma, learner.lambda_)));
-    }
-    (front, rest)
-}
-
-/// The learner's settings with what its algorithm assumes where the job says nothing.
-#[must_use]
-pub fn resolved(learner: &Learner) -> Learner {
-    let mut out = learner.clone();
-    if takes_discounts(learner) {
-        let own = GeneralAdvantageEstimation::with(learner.gamma, learner.lambda_);
-        (out.gamma, out.lambda_) = (Some(own.gamma), Some(own.lambda_));
-    }
-    out
-}
-
-/// What the job says of the learner and what has no effect, a sentence each.
-#[must_use]
-pub fn without_effect(learner: &Learner) -> Vec<String> {
-    let set = [("gamma", learner.gamma.is_some()), ("lambda_", learner.lambda_.is_some())];
-    let algorithm = learner.algorithm.map_or_else(|| "no algorithm".to_owned(), |a| a.to_string());
-    let note = |name: &str| {
-        format!("learner.{name} has no effect: the pipeline of {algorithm} has no piece that takes it, MARWIL's has")
-    };
-    set.iter().filter(|(_, set)| *set && !takes_discounts(learner)).map(|(name, _)| note(name)).collect()
-}
-
-/// A note where the job asks for windows to be stored once and no module has any.
-#[must_use]
-pub fn without_windows(windows: WindowStorage, modules: &[ModulePlan]) -> Option<String> {
-    let any = modules.iter().flat_map(|m| &m.layout.columns).any(|c| c.stored.is_some());
-    (windows == WindowStorage::Indexed && !any).then(|| {
-        "output.windows = \"indexed\" has no effect: no column is a stack of frames or a sequence that is padded with zeros"
-            .to_owned()
-    })
-}
-
-/// Whether the algorithm hands `gamma` and `lambda_` to a piece.
-fn takes_discounts(learner: &Learner) -> bool {
-    learner.algorithm == Some(Algorithm::Marwil) && learner.add_default_connectors_to_learner_pipeline
 }
 
 impl Pipeline {
@@ -329,47 +151,6 @@ impl Pipeline {
         (0..self.pieces.len()).filter(|&i| self.pieces[i].ordered().is_some())
     }
 
-    /// What the surveys found out, as bytes: by piece and module.
-    ///
-    /// # Errors
-    /// If a piece has no form for it.
-    pub fn save_surveys(&self, surveys: &Surveys) -> Result<Vec<Vec<Option<Vec<u8>>>>> {
-        let of_piece = |(i, results): (usize, &Vec<Option<Arc<dyn Any + Send + Sync>>>)| {
-            let save = |result: &Option<Arc<dyn Any + Send + Sync>>| {
-                let Some(result) = result else { return Ok(None) };
-                let what =
-                    "needs to know the whole data set, and what it knows has no form that could be sent to workers";
-                let portable = self.pieces[i].portable_survey().ok_or_else(|| Error::usage(what));
-                portable.and_then(|p| p.save(&**result)).map(Some).map_err(|e| self.named(i, e))
-            };
-            results.iter().map(save).collect()
-        };
-        surveys.0.iter().enumerate().map(of_piece).collect()
-    }
-
-    /// The surveys that [`Self::save_surveys`] gave.
-    ///
-    /// # Errors
-    /// If another pipeline did.
-    pub fn restore_surveys(&self, saved: &[Vec<Option<Vec<u8>>>]) -> Result<Surveys> {
-        let mut out = Surveys::default();
-        for (i, results) in saved.iter().enumerate() {
-            let restore = |saved: &Option<Vec<u8>>| {
-                let Some(saved) = saved else { return Ok(None) };
-                let portable = self.pieces.get(i).and_then(|p| p.portable_survey());
-                portable.ok_or_else(|| Error::internal("a survey of another pipeline"))?.restore(saved).map(Some)
-            };
-            out.set(i, results.iter().map(restore).collect::<Result<_>>()?);
-        }
-        Ok(out)
-    }
-
-    /// See [`Connector::surveys_each_part`].
-    #[must_use]
-    pub fn surveys_each_part(&self, piece: usize) -> bool {
-        self.pieces[piece].surveys_each_part()
-    }
-
     /// An error of piece number `piece`, which names it.
     #[must_use]
     pub fn named(&self, piece: usize, error: Error) -> Error {
@@ -378,21 +159,6 @@ impl Pipeline {
             Some(number) => error.under_job_key(&format!("learner.connectors[{number}]")),
             None => error,
         }
-    }
-
-    /// What a piece's survey has found out, by the modules' names.
-    #[must_use]
-    pub fn statistics(&self, surveys: &Surveys, modules: &[ModulePlan]) -> Vec<ConnectorStatistics> {
-        let of = |(i, piece): (usize, &dyn Connector)| {
-            let all = modules
-                .iter()
-                .enumerate()
-                .filter_map(|(m, module)| Some((module.name(), piece.statistics(surveys.get(i, m)?)?)));
-            let modules: IndexMap<String, serde_json::Value> = all.collect();
-            let connector = piece.name().to_owned();
-            (!modules.is_empty()).then_some(ConnectorStatistics { index: i, connector, modules })
-        };
-        self.pieces().enumerate().filter_map(of).collect()
     }
 
     /// Rows before a chunk's first step that pieces look at.
@@ -414,59 +180,6 @@ impl Pipeline {
     #[must_use]
     pub fn reads_infos(&self) -> bool {
         self.reads(&ModuleSettings::default(), INFOS)
-    }
-
-    /// How RLlib would tell the chunks apart whose batch has this layout.
-    #[must_use]
-    pub fn keys(layout: &PipelineLayout, multi_agent: bool) -> Keys {
-        Keys { numbering: layout.numbering, bare_columns: layout.bare_columns > 0, multi_agent }
-    }
-
-    /// What the batch of a module will hold.
-    ///
-    /// # Errors
-    /// If a piece cannot run on such episodes; the error names it.
-    pub fn layout(&self, module: &ModuleSettings, episodes: &EpisodeLayout) -> Result<PipelineLayout> {
-        let cx = self.context(module);
-        let (mut episodes, mut batch) = (episodes.clone(), BatchLayout::default());
-        let (mut numbering, mut bare_columns) = (Numbering::None, 0);
-        for (i, piece) in self.pieces.iter().enumerate() {
-            if numbering == Numbering::None && !(piece.numbering() == Numbering::WithObservations && batch.has(OBS)) {
-                numbering = piece.numbering();
-                bare_columns = batch.columns.len();
-            }
-            piece.layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch }).map_err(|e| self.named(i, e))?;
-        }
-        if numbering == Numbering::None {
-            bare_columns = 0; // all columns agree
-        }
-        // Columns whose rows RLlib would move have an index of their own.
-        let moved = if self.compat == Compat::Rllib260 { bare_columns } else { 0 };
-        for stored in batch.columns.iter_mut().take(moved).filter_map(|c| c.stored.as_mut()) {
-            if stored.table == STEPS {
-                stored.table = BARE_STEPS;
-            }
-        }
-        if batch.stage < Stage::Batched {
-            return Err(Error::usage("the pipeline ends with lists of items, expected one array a column")
-                .job_key("learner.connectors")
-                .hint("add BatchIndividualItems (and NumpyToTensor) at the end"));
-        }
-        let Some(rows) = batch.columns.first().map(|c| c.rows) else {
-            return Err(Error::usage("the pipeline makes no column").job_key("learner.connectors"));
-        };
-        if let Some(other) = batch.columns.iter().find(|c| c.rows != rows) {
-            return Err(Error::usage(format!(
-                "`{}` has one row a {}, `{}` one row a {}: they cannot stand in one table",
-                batch.columns[0].name,
-                row_word(rows),
-                other.name,
-                row_word(other.rows)
-            ))
-            .job_key("learner.connectors")
-            .hint("put AddTimeDimToBatchAndZeroPad after the pieces that add columns step by step"));
-        }
-        Ok(PipelineLayout { columns: batch.columns, rows, windows: batch.windows, numbering, bare_columns })
     }
 
     /// How many leading pieces need nothing but the episodes.
@@ -552,36 +265,6 @@ impl Pipeline {
         state.apply(self.compat, unit, repairs).map_err(|e| self.named(piece, e))
     }
 
-    /// The surveys of piece number `piece`, one a module; `None` if it needs no pass of its own.
-    #[must_use]
-    pub fn surveys(&self, piece: usize, modules: &[ModulePlan]) -> Option<Vec<Option<Box<dyn Survey>>>> {
-        let of = |m: &ModulePlan| self.pieces[piece].survey(self.context(&m.settings));
-        let all: Vec<_> = modules.iter().map(of).collect();
-        all.iter().any(Option::is_some).then_some(all)
-    }
-
-    /// What a survey sees of a unit.
-    ///
-    /// # Errors
-    /// If the data break a rule that only data can show; the error names the piece.
-    pub fn observe(
-        &self,
-        piece: usize,
-        surveys: &[Option<Box<dyn Survey>>],
-        modules: &[ModulePlan],
-        number: usize,
-        unit: &[ModuleUnit],
-    ) -> Result<Vec<(usize, Finding)>> {
-        let mut out = Vec::new();
-        for share in unit {
-            let Some(survey) = &surveys[share.module] else { continue };
-            let cx = Context { unit: number, ..self.context(&modules[share.module].settings) };
-            let finding = survey.observe(cx, &share.episodes, &share.batch).map_err(|e| self.named(piece, e))?;
-            out.push((share.module, finding));
-        }
-        Ok(out)
-    }
-
     /// Number of pieces.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -625,79 +308,11 @@ fn reorder_bare_columns(module: &ModulePlan, episodes: &EpisodeBatch, batch: &mu
     }
 }
 
-const fn row_word(rows: Rows) -> &'static str {
-    match rows {
-        Rows::Steps => "step",
-        Rows::Sequences => "sequence",
-    }
-}
-
-/// Layout foretells apply. Checked on every batch: it costs a comparison of names.
-///
-/// # Errors
-/// If a piece broke its promise.
-pub fn keeps_promise(layout: &PipelineLayout, batch: &ModuleBatch) -> Result<()> {
-    let rows = batch.iter().next().map_or(0, |(_, t)| t.rows());
-    let mut want = layout.columns.iter();
-    // The table's name may be another one: see `Pipeline::layout`.
-    let same = |a: Option<&Stored>, b: Option<&Stored>| match (a, b) {
-        (Some(a), Some(b)) => a.step == b.step && a.row() == b.row() && a.prefix == b.prefix && a.axis == b.axis,
-        (a, b) => a.is_none() && b.is_none(),
-    };
-    for (name, tensor) in batch.iter() {
-        match want.next() {
-            Some(c)
-                if c.name == name
-                    && c.ty == *tensor.ty()
-                    && tensor.rows() == rows
-                    && same(c.stored.as_ref(), tensor.stored()) => {}
-            other => {
-                return Err(Error::internal(format!(
-                    "the batch holds `{name}` {} x {}, the layout promised {rows} x {other:?}",
-                    tensor.rows(),
-                    tensor.ty()
-                )));
-            }
-        }
-    }
-    match want.next() {
-        None => Ok(()),
-        Some(missing) => Err(Error::internal(format!("the batch lacks `{}`, which the layout promised", missing.name))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn only_sequences_have_a_length() {
-        let seq_len = |windows| {
-            let rows = Rows::Steps;
-            PipelineLayout { columns: Vec::new(), rows, windows, numbering: Numbering::None, bare_columns: 0 }.seq_len()
-        };
-        assert_eq!(seq_len(None), None);
-        assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));
-        assert_eq!(seq_len(Some(Spec { before: 1, ..Spec::sequences(3) })), None);
-    }
-
-    #[test]
-    fn discounts_are_told_and_filled_in() {
-        let learner = |value| serde_json::from_value::<Learner>(value).unwrap();
-        let marwil = learner(json!({ "algorithm": "MARWIL", "gamma": 0.9 }));
-        let full = resolved(&marwil);
-        assert_eq!((full.gamma, full.lambda_), (Some(0.9), Some(GeneralAdvantageEstimation::default().lambda_)));
-        assert!(without_effect(&marwil).is_empty());
-        let bc = learner(json!({ "algorithm": "BC", "gamma": 0.9, "lambda_": 1.0 }));
-        assert_eq!(resolved(&bc), bc);
-        assert_eq!(without_effect(&bc).len(), 2);
-        assert!(
-            without_effect(&learner(json!({ "lambda_": 1.0 })))[0]
-                .starts_with("learner.lambda_ has no effect: the pipeline of no algorithm")
-        );
-    }
 
     /// An error of a piece names its place in the pipeline, and its key its place in the job.
     #[test]
@@ -728,29 +343,5 @@ mod tests {
         let frames = json!({ "type": "StackObservations", "num_frames": 4 });
         assert_eq!(look_back(json!([frames])), 3);
         assert_eq!(look_back(json!([previous, frames])), 5);
-    }
-
-    fn names(learner: serde_json::Value) -> Result<Vec<&'static str>> {
-        let pipeline = Pipeline::new(&serde_json::from_value(learner).expect("a learner"))?;
-        Ok(pipeline.pieces().map(Connector::name).collect())
-    }
-
-    #[test]
-    fn a_piece_that_cuts_takes_the_place_of_the_default_cut() {
-        let (cut, other) = (json!({ "type": "OverlappingSequences" }), json!({ "type": "ActionChunking" }));
-        let got = names(json!({ "algorithm": "BC", "connectors": [cut, other] })).unwrap();
-        let want = [
-            "ActionChunking",
-            "AddObservationsFromEpisodesToBatch",
-            "AddNextObservationsFromEpisodesToTrainBatch",
-            "AddColumnsFromEpisodesToTrainBatch",
-            "OverlappingSequences",
-            "AddStatesFromEpisodesToBatch",
-            "BatchIndividualItems",
-            "NumpyToTensor",
-        ];
-        assert_eq!(got, want);
-        let two = json!({ "connectors": [cut, { "type": "DecisionTransformerWindows" }] });
-        assert!(names(two).unwrap_err().what().ends_with("expected one piece that does"));
     }
 }
