@@ -129,7 +129,7 @@ pub fn compile_with(
         tables = others;
         let joined = Rows::joined(&schema.columns, own.rows)?;
         let steps = own.tables.into_iter().zip(own_tables).map(|(t, schema)| Rows::joined(&schema.columns, t.steps));
-        let stored = Stored { names: &schema.columns, rows: joined, tables: steps.collect::<Result<_>>()? };
+        let kept = Kept { names: &schema.columns, rows: joined, tables: steps.collect::<Result<_>>()? };
         let column = |(name, ty): &(String, ColumnType)| ColumnRecord {
             name: name.clone(),
             dtype: ty.dtype_name().to_owned(),
@@ -138,15 +138,15 @@ pub fn compile_with(
         };
         let record = ModuleRecord {
             folder: module.name(),
-            rows: stored.rows.rows as u64,
+            rows: kept.rows.rows as u64,
             columns: laid_out.columns.iter().map(column).collect(),
             ..ModuleRecord::default()
         };
         records.insert(module.name(), record);
         let storage = &passes.storage[out.len()];
-        let columns = pool.install(|| stored.laid_out(&module.layout.columns, storage, provenance.columns().len()))?;
+        let columns = pool.install(|| kept.laid_out(&module.layout.columns, storage, provenance.columns().len()))?;
         let names = laid_out.columns.into_iter().map(|(name, _)| name);
-        out.insert(module.name(), ModuleColumns { rows: stored.rows.rows, columns: names.zip(columns).collect() });
+        out.insert(module.name(), ModuleColumns { rows: kept.rows.rows, columns: names.zip(columns).collect() });
     }
     let manifest = manifest(job, &prepared, &collected.found, records, files);
     let report = report(job, &manifest, input_bytes, started.elapsed().as_secs_f64());
@@ -155,13 +155,13 @@ pub fn compile_with(
 }
 
 /// A module's columns as they are stored.
-struct Stored<'a> {
+struct Kept<'a> {
     names: &'a [(String, ColumnType)],
     rows: Rows,
     tables: Vec<Rows>,
 }
 
-impl Stored<'_> {
+impl Kept<'_> {
     /// All columns with their windows laid out: the `provenance` in front, then those of `layout`.
     fn laid_out(&self, layout: &[ColumnLayout], storage: &Storage, provenance: usize) -> Result<Vec<ColumnData>> {
         let mut out = self.rows.columns[..provenance].to_vec();

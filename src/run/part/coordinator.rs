@@ -105,6 +105,7 @@ impl Coordinator {
             let passes = Passes::new(work, prepared.budget, Sizes::default())?.sort()?;
             passes.survey(prepared.basis.as_ref(), &mut IndexMap::new())?
         };
+        // What cannot be sent to tasks is refused before the output directory is touched.
         prepared.pipeline.save_surveys(&surveys)?;
 
         let mut dir = OutputDir::prepare(&output_path, options.existing)?;
