@@ -18,7 +18,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use arrow::buffer::MutableBuffer;
 use rayon::prelude::*;
 
 use crate::tensor::{DType, Tensor, TensorType};
@@ -294,23 +293,10 @@ impl Windowed {
     #[must_use]
     pub fn whole(&self) -> &Tensor {
         self.whole.get_or_init(|| {
-            let mut out = MutableBuffer::from_len_zeroed(self.index.rows() * self.ty.row_bytes());
-            self.lay_rows(0, out.as_slice_mut());
+            let mut out = vec![0; self.index.rows() * self.ty.row_bytes()];
+            self.lay_rows(0, &mut out);
             Tensor::new(self.ty.clone(), self.index.rows(), out.into())
         })
-    }
-
-    /// The same on all threads of the pool that this is called in.
-    #[must_use]
-    pub fn laid_out(&self) -> Tensor {
-        let bytes = self.ty.row_bytes();
-        let mut out = MutableBuffer::from_len_zeroed(self.index.rows() * bytes);
-        if let Some(rows) = PART.checked_div(bytes) {
-            let rows = rows.max(1);
-            let parts = out.as_slice_mut().par_chunks_mut(rows * bytes).enumerate();
-            parts.for_each(|(i, part)| self.lay_rows(i * rows, part));
-        }
-        Tensor::new(self.ty.clone(), self.index.rows(), out.into())
     }
 
     /// Lays the rows from `first` on into `out`, which is zeroed, and as long as they are.
@@ -328,6 +314,32 @@ impl Windowed {
             }
         }
     }
+}
+
+/// The windows of all `parts` of a column, one part after the other, laid out on all threads of the pool that this is
+/// called in. Rows are of type `ty`.
+///
+/// # Panics
+/// If a part is of another type.
+#[must_use]
+pub fn laid_out(ty: &TensorType, parts: &[Windowed]) -> Tensor {
+    let bytes = ty.row_bytes();
+    let rows = parts.iter().map(|part| part.index.rows()).sum();
+    let mut out = vec![0; rows * bytes];
+    if bytes > 0 {
+        let at_a_time = (PART / bytes).max(1);
+        let mut rest = out.as_mut_slice();
+        let mut tasks = Vec::new();
+        for part in parts {
+            assert_eq!(part.ty, *ty, "parts of one column");
+            let (own, behind) = rest.split_at_mut(part.index.rows() * bytes);
+            rest = behind;
+            let own = own.chunks_mut(at_a_time * bytes).enumerate();
+            tasks.extend(own.map(|(i, rows)| (part, i * at_a_time, rows)));
+        }
+        tasks.into_par_iter().for_each(|(part, first, rows)| part.lay_rows(first, rows));
+    }
+    Tensor::new(ty.clone(), rows, out.into())
 }
 
 #[cfg(test)]
@@ -378,7 +390,11 @@ mod tests {
         assert_eq!(sequences.stored().prefix, [2]);
         assert_eq!(sequences.ty().shape, [2, 2]);
         assert_eq!(sequences.whole(), &cut_up(pairs.whole()));
-        assert_eq!(&sequences.laid_out(), sequences.whole());
+        // Parts, one after the other.
+        let parts = [sequences.clone(), pairs.with_index(|steps| cut_up(steps).slice(1, 1)), sequences.clone()];
+        let all = [sequences.whole().clone(), sequences.whole().slice(1, 1), sequences.whole().clone()];
+        assert_eq!(laid_out(sequences.ty(), &parts), Tensor::concat(sequences.ty(), &all));
+        assert_eq!(laid_out(sequences.ty(), &[]).rows(), 0);
     }
 
     #[test]

@@ -59,8 +59,10 @@ impl Tensor {
     /// `rows` rows of zeros (`False`, 0, 0.0).
     #[must_use]
     pub fn zeros(ty: TensorType, rows: usize) -> Self {
-        let data = MutableBuffer::from_len_zeroed(rows * ty.row_bytes()).into();
-        Self { ty, rows, data }
+        // Not `MutableBuffer::from_len_zeroed`: the zeros of memory that is aligned to 64 bytes are written one by one. Those
+        // of a `Vec` are the system's where it is large.
+        let data = vec![0_u8; rows * ty.row_bytes()];
+        Self::new(ty, rows, data.into())
     }
 
     /// A column of scalars or tensors from typed values.

@@ -213,9 +213,9 @@ fn stack(num_frames: usize, episodes: &EpisodeBatch, obs: &Tensor, history: Opti
     let ty = stacked(obs.ty(), num_frames).window();
     let (frame_bytes, row_bytes) = (obs.ty().row_bytes(), ty.row_bytes());
     let channel_bytes = obs.ty().shape.last().copied().unwrap_or(1) * obs.ty().dtype.size();
-    let mut out = arrow::buffer::MutableBuffer::from_len_zeroed(obs.rows() * row_bytes);
+    let mut out = vec![0; obs.rows() * row_bytes];
     if row_bytes > 0 {
-        let mut rows = out.as_slice_mut().chunks_exact_mut(row_bytes);
+        let mut rows = out.chunks_exact_mut(row_bytes);
         let mut frames = Vec::new();
         for i in 0..episodes.len() {
             let (steps, before) = (episodes.rows(i), episodes.history_rows(i));

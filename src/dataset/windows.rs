@@ -12,8 +12,6 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use arrow::buffer::MutableBuffer;
-
 use super::read::Shard;
 use super::{Module, Table};
 use crate::error::{Error, Result};
@@ -150,11 +148,11 @@ impl Steps {
     fn lay_out_column(&self, column: usize, windows: &[(u64, usize, usize)], rows: usize) -> Result<Tensor> {
         let stored = self.table.stored(column)?;
         let (step, window) = (stored.step.row_bytes(), stored.window().row_bytes());
-        let mut out = MutableBuffer::from_len_zeroed(windows.len() * window);
+        let mut out = vec![0; windows.len() * window];
         if step > 0 {
             // The row group that the last window ended in: the next one starts there, or nearby.
             let mut group: Option<Group> = None;
-            for (slot, &(offset, length, pad)) in out.as_slice_mut().chunks_exact_mut(window).zip(windows) {
+            for (slot, &(offset, length, pad)) in out.chunks_exact_mut(window).zip(windows) {
                 let (mut at, end, mut place) = (offset, offset + length as u64, pad);
                 while at < end {
                     let here = match group.take() {

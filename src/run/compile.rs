@@ -1,6 +1,6 @@
 //! A conversion without files: episodes in memory in, the train batch in memory out.
 
-use std::collections::HashMap;
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,11 +16,11 @@ use super::passes::Passes;
 use super::prepare::{Indexed, Prepared};
 use super::record::{Report, manifest, report};
 use super::schedule::Taker;
-use super::tables::{Growing, Storage, Table};
+use super::tables::{Storage, Table};
 use crate::batch::ColumnLayout;
 use crate::connector::Connector;
 use crate::error::{Error, Result};
-use crate::indexed::{WindowIndex, Windowed};
+use crate::indexed::{self, INDEX, WindowIndex, Windowed};
 use crate::job::Job;
 use crate::manifest::{ColumnRecord, ModuleRecord};
 use crate::pipeline::ModulePlan;
@@ -106,30 +106,26 @@ pub fn compile_with(
         |job: &Job, infos| recognise::open_files(job, vec![Arc::new(InputFile::in_memory(MEMORY, batches)?)], infos);
     let mut indexed = Indexed::new(job, own, open, |_| Ok(false), Path::new("."), options, progress)?;
     let (files, input_bytes) = (std::mem::take(&mut indexed.input_files), indexed.input_bytes);
-    // Windows are laid out once, at the end and where they stay: laid out unit by unit they would be copied again.
+    // Windows are laid out at the end, where they stay: laid out unit by unit they would be copied again.
     indexed.pipeline = indexed.pipeline.with_indexed_windows(true);
     let workers = indexed.threads;
     let prepared = indexed.prepare(job, progress)?;
     let Prepared { modules, basis, provenance, .. } = &prepared;
     let schemas = prepared.schemas(job)?;
-    let (rows, mut tables) = schemas.split_at(modules.len());
     let whole = |m: &ModulePlan| output::schema(provenance.columns(), &m.layout.columns, &job.output);
     let laid_out: Vec<ShardSchema> = modules.iter().map(whole).collect();
     laid_out.iter().try_for_each(ShardSchema::check)?;
     let passes = Passes::new(prepared.work(progress), prepared.budget, Sizes::default())?.sort()?;
     let mut rehearsed = IndexMap::new();
     let surveys = passes.survey(basis.as_ref(), &mut rehearsed)?;
-    let fresh = || Ok(Collected::new(&passes.storage, provenance.columns().len()));
+    let fresh = || Ok(Collected { modules: modules.iter().map(|_| Vec::new()).collect(), found: Found::default() });
     let collected = passes.run(Pass::Convert(&[]), &surveys, &mut rehearsed, "converting", fresh)?;
 
     let (mut out, mut records) = (IndexMap::new(), IndexMap::new());
     let pool = threads::pool(workers)?;
-    for (((module, schema), own), laid_out) in modules.iter().zip(rows).zip(collected.modules).zip(laid_out) {
-        let (own_tables, others) = tables.split_at(own.tables.len());
-        tables = others;
-        let joined = Rows::joined(&schema.columns, own.rows)?;
-        let steps = own.tables.into_iter().zip(own_tables).map(|(t, schema)| Rows::joined(&schema.columns, t.steps));
-        let kept = Kept { names: &schema.columns, rows: joined, tables: steps.collect::<Result<_>>()? };
+    for (i, (units, laid_out)) in collected.modules.into_iter().zip(laid_out).enumerate() {
+        let (module, storage) = (&modules[i], &passes.storage[i]);
+        let mut kept = Kept::of(&schemas[i], storage, provenance.columns().len(), units);
         let column = |(name, ty): &(String, ColumnType)| ColumnRecord {
             name: name.clone(),
             dtype: ty.dtype_name().to_owned(),
@@ -138,15 +134,14 @@ pub fn compile_with(
         };
         let record = ModuleRecord {
             folder: module.name(),
-            rows: kept.rows.rows as u64,
+            rows: kept.rows as u64,
             columns: laid_out.columns.iter().map(column).collect(),
             ..ModuleRecord::default()
         };
         records.insert(module.name(), record);
-        let storage = &passes.storage[out.len()];
-        let columns = pool.install(|| kept.laid_out(&module.layout.columns, storage, provenance.columns().len()))?;
+        let columns = pool.install(|| kept.laid_out(&module.layout.columns))?;
         let names = laid_out.columns.into_iter().map(|(name, _)| name);
-        out.insert(module.name(), ModuleColumns { rows: kept.rows.rows, columns: names.zip(columns).collect() });
+        out.insert(module.name(), ModuleColumns { rows: kept.rows, columns: names.zip(columns).collect() });
     }
     let manifest = manifest(job, &prepared, &collected.found, records, files);
     let report = report(job, &manifest, input_bytes, started.elapsed().as_secs_f64());
@@ -154,82 +149,102 @@ pub fn compile_with(
     Ok(Compiled { modules: out, report })
 }
 
-/// A module's columns as they are stored.
-struct Kept<'a> {
-    names: &'a [(String, ColumnType)],
+/// What a unit brought to a module: its rows as they are stored, and the steps of its tables.
+struct Unit {
     rows: Rows,
     tables: Vec<Rows>,
 }
 
-impl Kept<'_> {
-    /// All columns with their windows laid out: the `provenance` in front, then those of `layout`.
-    fn laid_out(&self, layout: &[ColumnLayout], storage: &Storage, provenance: usize) -> Result<Vec<ColumnData>> {
-        let mut out = self.rows.columns[..provenance].to_vec();
-        let places: HashMap<&str, usize> = self.names.iter().enumerate().map(|(i, (n, _))| (n.as_str(), i)).collect();
-        let mut indices: Vec<Option<Arc<WindowIndex>>> = vec![None; self.tables.len()];
-        // Columns of a table stand there in the order of the layout.
-        let mut next = vec![0; self.tables.len()];
+/// A column as units brought it, in order.
+type Parts = Vec<ColumnData>;
+
+/// A module's columns as they are stored. Offsets count from the first step of the unit.
+struct Kept<'a> {
+    schema: &'a ShardSchema,
+    storage: &'a Storage,
+    /// Columns in front that tell where a row came from.
+    provenance: usize,
+    rows: usize,
+    columns: Vec<Parts>,
+    /// By table.
+    steps: Vec<Vec<Parts>>,
+}
+
+impl<'a> Kept<'a> {
+    fn of(schema: &'a ShardSchema, storage: &'a Storage, provenance: usize, units: Vec<Unit>) -> Self {
+        let rows = units.iter().map(|unit| unit.rows.rows).sum();
+        let mut columns: Vec<Parts> = schema.columns.iter().map(|_| Vec::new()).collect();
+        let mut steps: Vec<Vec<Parts>> =
+            storage.tables.iter().map(|table| table.columns.iter().map(|_| Vec::new()).collect()).collect();
+        let add = |to: &mut Vec<Parts>, from: Rows| {
+            to.iter_mut().zip(from.columns).for_each(|(parts, data)| parts.push(data));
+        };
+        for unit in units {
+            add(&mut columns, unit.rows);
+            steps.iter_mut().zip(unit.tables).for_each(|(to, from)| add(to, from));
+        }
+        Self { schema, storage, provenance, rows, columns, steps }
+    }
+
+    /// All columns in one piece and with their windows laid out: where rows came from, then those of `layout`. Parts are
+    /// freed once their column is there.
+    fn laid_out(&mut self, layout: &[ColumnLayout]) -> Result<Vec<ColumnData>> {
+        let mut out: Vec<ColumnData> = (0..self.provenance).map(|at| self.joined(at)).collect::<Result<_>>()?;
+        let indices: Vec<Vec<Arc<WindowIndex>>> =
+            self.storage.tables.iter().map(|table| self.indices(table)).collect::<Result<_>>()?;
+        // What is stored stands in the order of the layout, but for the three columns of each index.
+        let index = |table: &Table| self.provenance + table.index..self.provenance + table.index + INDEX.len();
+        let of_index = |at: &usize| self.storage.tables.iter().any(|table| index(table).contains(at));
+        let mut of_rows: VecDeque<usize> = (self.provenance..self.columns.len()).filter(|at| !of_index(at)).collect();
+        let mut of_table = vec![0; self.steps.len()];
         for column in layout {
+            let missing = || Error::internal("a column that no unit brought").column(&column.name);
             let Some(stored) = &column.stored else {
-                let place = places.get(column.name.as_str());
-                let place =
-                    place.ok_or_else(|| Error::internal("a column that no unit brought").column(&column.name))?;
-                out.push(self.rows.columns[*place].clone());
+                out.push(self.joined(of_rows.pop_front().ok_or_else(missing)?)?);
                 continue;
             };
-            let table = storage.tables.iter().position(|t| t.name == stored.table);
-            let table = table.ok_or_else(|| Error::internal("a table that no unit brought").column(&column.name))?;
-            let index = if let Some(index) = &indices[table] {
-                Arc::clone(index)
-            } else {
-                let index = storage.tables[table].index_of(&self.rows, provenance)?;
-                Arc::clone(indices[table].insert(Arc::new(index)))
-            };
-            let steps = self.tables[table].columns[next[table]].tensor();
-            next[table] += 1;
-            let steps = steps.ok_or_else(|| Error::internal("steps that are no tensor").column(&column.name))?;
-            out.push(ColumnData::Tensor(Windowed::new(stored.clone(), index, steps.clone()).laid_out()));
+            let table = self.storage.tables.iter().position(|t| t.name == stored.table).ok_or_else(missing)?;
+            let steps = self.steps[table].get_mut(of_table[table]).map(std::mem::take).ok_or_else(missing)?;
+            of_table[table] += 1;
+            let windows = indices[table].iter().zip(&steps).map(|(index, steps)| {
+                let steps = steps.tensor().ok_or_else(|| Error::internal("steps that are no tensor"))?;
+                Ok(Windowed::new(stored.clone(), Arc::clone(index), steps.clone()))
+            });
+            let windows = windows.collect::<Result<Vec<_>>>().map_err(|e| e.column(&column.name))?;
+            out.push(ColumnData::Tensor(indexed::laid_out(&column.ty, &windows)));
         }
         Ok(out)
+    }
+
+    fn joined(&mut self, at: usize) -> Result<ColumnData> {
+        ColumnData::concat(&self.schema.columns[at].1, &std::mem::take(&mut self.columns[at]))
+    }
+
+    /// The index of each unit's windows over `table`.
+    fn indices(&self, table: &Table) -> Result<Vec<Arc<WindowIndex>>> {
+        let wrong = || Error::internal(format!("rows without the index of `{}`", table.name));
+        let at = self.provenance + table.index;
+        let Some([offset, length, pad]) = self.columns.get(at..at + INDEX.len()) else { return Err(wrong()) };
+        let tensor = |data: &ColumnData| data.tensor().cloned().ok_or_else(wrong);
+        let unit = |((offset, length), pad)| {
+            Ok(Arc::new(WindowIndex { offset: tensor(offset)?, length: tensor(length)?, pad: tensor(pad)? }))
+        };
+        offset.iter().zip(length).zip(pad).map(unit).collect()
     }
 }
 
 /// Keeps what units bring, by module.
 struct Collected {
-    modules: Vec<OfModule>,
-    provenance: usize,
+    modules: Vec<Vec<Unit>>,
     found: Found,
-}
-
-struct OfModule {
-    rows: Vec<Rows>,
-    tables: Vec<OfTable>,
-}
-
-struct OfTable {
-    table: Growing,
-    steps: Vec<Rows>,
-}
-
-impl Collected {
-    fn new(storage: &[Storage], provenance: usize) -> Self {
-        let table = |table: &Table| OfTable { table: Growing::new(table.clone()), steps: Vec::new() };
-        let module = |s: &Storage| OfModule { rows: Vec::new(), tables: s.tables.iter().map(table).collect() };
-        Self { modules: storage.iter().map(module).collect(), provenance, found: Found::default() }
-    }
 }
 
 impl Taker<Done> for Collected {
     fn take(&mut self, done: Done) -> Result<()> {
         self.found.merge(&done.found);
-        for (module, mut rows, steps) in done.rows {
-            let own = &mut self.modules[module];
-            for (table, steps) in own.tables.iter_mut().zip(steps) {
-                table.table.take(&mut rows, self.provenance, steps.rows)?;
-                table.steps.push(steps);
-            }
+        for (module, rows, tables) in done.rows {
             let Brought::Rows(rows) = rows else { return Err(Error::internal("shuffled rows in memory")) };
-            own.rows.push(rows);
+            self.modules[module].push(Unit { rows, tables });
         }
         Ok(())
     }

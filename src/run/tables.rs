@@ -185,20 +185,6 @@ impl Growing {
 }
 
 impl Table {
-    /// The index of `rows`, whose stored columns stand behind `provenance` others.
-    ///
-    /// # Errors
-    /// If they have none, which is a fault of this crate.
-    pub fn index_of(&self, rows: &Rows, provenance: usize) -> Result<WindowIndex> {
-        let at = provenance + self.index;
-        match rows.columns.get(at..at + INDEX.len()) {
-            Some([ColumnData::Tensor(offset), ColumnData::Tensor(length), ColumnData::Tensor(pad)]) => {
-                Ok(WindowIndex { offset: offset.clone(), length: length.clone(), pad: pad.clone() })
-            }
-            _ => Err(Error::internal(format!("rows without the index of `{}`", self.name))),
-        }
-    }
-
     /// Moves the offsets of `rows`, whose stored columns stand behind `provenance` others, by `by` rows of the table.
     pub fn move_offsets(&self, rows: &mut Rows, provenance: usize, by: i64) {
         let at = provenance + self.index;
