@@ -39,8 +39,8 @@ use parquet::file::writer::{SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::ColumnDescPtr;
 use rayon::prelude::*;
 
-use crate::job::Compression;
-use crate::tensor::{DType, Tensor};
+use crate::job::{Compression, TensorStorage};
+use crate::tensor::{DType, Tensor, TensorType};
 
 // PLAIN is little endian, and so is the content digest; values are copied as they lie in memory.
 const _: () = assert!(cfg!(target_endian = "little"), "shards are written on little-endian machines only");
@@ -52,6 +52,28 @@ const PAGE_BYTES: usize = 256 << 10;
 
 /// Pages that one task compresses with one context. Fixed, so that no byte can depend on how work was split.
 const PAGES_PER_TASK: usize = 4;
+
+/// The most bytes of one row in a page. Parquet counts a page's bytes in 31 bits, before and after compression, which makes
+/// noise a little larger; and there are definition levels and headers.
+pub(super) const LARGEST_ROW: usize = 1920 << 20;
+
+/// Bytes of a value in a page.
+const fn stored_size(dtype: DType) -> usize {
+    match dtype {
+        DType::Int16 | DType::UInt16 => 4,
+        other => other.size(),
+    }
+}
+
+/// Bytes of one row in a page; in a list each element has a repetition level, which is a bit. `None` is more than can be
+/// counted.
+pub(super) fn row_page_bytes(ty: &TensorType, storage: TensorStorage) -> Option<usize> {
+    let elements = ty.shape.iter().try_fold(1_usize, |n, &d| n.checked_mul(d))?;
+    if storage == TensorStorage::Binary {
+        return elements.checked_mul(ty.dtype.size());
+    }
+    elements.checked_mul(stored_size(ty.dtype))?.checked_add(elements.div_ceil(8))
+}
 
 /// An encoded column chunk, ready to be appended to a file.
 #[derive(Debug)]
@@ -159,10 +181,7 @@ impl Layout {
                 Self { is_list: false, value_level: 0, row_elements: 1, rows_per_page, dictionary: false, binary };
             return plain;
         }
-        let stored = match ty.dtype {
-            DType::Int16 | DType::UInt16 => 4,
-            other => other.size(),
-        };
+        let stored = stored_size(ty.dtype);
         let row_elements = ty.row_elements();
         // No row limit but the bytes', save for rows that have (nearly) none.
         let rows_per_page = (PAGE_BYTES / (row_elements * stored).max(1)).clamp(1, PAGE_BYTES);

@@ -10,6 +10,7 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
+use super::pages;
 use crate::error::{Error, Result};
 use crate::job::TensorStorage;
 use crate::tensor::{Tensor, TensorType};
@@ -122,8 +123,6 @@ impl ShardSchema {
 
     /// Checks what a file cannot hold: two columns of one name, rows too large for a list or a page.
     pub fn check(&self) -> Result<()> {
-        // The largest row whose Parquet page, levels and widened values included, stays below 2^31 bytes: `pages.rs`.
-        const LARGEST_ROW: usize = 512 << 20;
         let mut names: Vec<&str> = self.columns.iter().map(|(name, _)| name.as_str()).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|w| w[0] == w[1]) {
@@ -133,9 +132,11 @@ impl ShardSchema {
         }
         for (name, ty) in &self.columns {
             let ColumnType::Tensor(tensor) = ty else { continue };
-            let bytes = tensor.shape.iter().try_fold(tensor.dtype.size(), |n, &d| n.checked_mul(d));
-            if bytes.is_none_or(|n| n > LARGEST_ROW) {
-                return Err(Error::usage(format!("found rows of {ty}, expected at most 512 MiB in one row"))
+            let bytes = pages::row_page_bytes(tensor, self.tensors);
+            if bytes.is_none_or(|n| n > pages::LARGEST_ROW) {
+                let most = pages::LARGEST_ROW >> 20;
+                let takes = bytes.map_or(String::new(), |n| format!(", which take {} MiB each in a file", n >> 20));
+                return Err(Error::usage(format!("found rows of {ty}{takes}, expected at most {most} MiB"))
                     .column(name)
                     .hint("lower max_seq_len; where a row is one step, the recorded values are too large for a file"));
             }
@@ -420,7 +421,23 @@ mod tests {
     #[test]
     fn what_no_file_can_hold_is_refused() {
         let e = ShardSchema::new(vec![("obs".into(), tensor(&[1 << 20, 1 << 20]))]).check().unwrap_err();
-        assert!(e.what().contains("at most 512 MiB"), "{e}");
+        assert!(e.what().contains("at most 1920 MiB"), "{e}");
+        let row = |dtype, n: usize| {
+            let ty = ColumnType::Tensor(TensorType::new(dtype, [n]));
+            ShardSchema::new(vec![("obs".into(), ty)]).check()
+        };
+        // A row of 1 GiB fits, but for integers that Parquet widens.
+        for (dtype, fits) in
+            [(DType::Float32, true), (DType::UInt8, true), (DType::Float16, true), (DType::Int16, false)]
+        {
+            let checked = row(dtype, (1 << 30) / dtype.size());
+            assert_eq!(checked.is_ok(), fits, "{dtype}: {checked:?}");
+        }
+        let e = row(DType::Int16, 1 << 29).unwrap_err();
+        assert_eq!(
+            e.what(),
+            "found rows of int16[536870912], which take 2112 MiB each in a file, expected at most 1920 MiB"
+        );
         let e = ShardSchema::new(vec![("a".into(), tensor(&[])), ("a".into(), ColumnType::Utf8)]).check().unwrap_err();
         assert_eq!(e.place().column.as_deref(), Some("a"));
     }

@@ -53,7 +53,7 @@ fn sizes_beyond_any_memory_are_refused() {
         refused(state, "2", &["found a state of float32[4000000000", "job key `rl_module.initial_state.h`"]);
     }
     for len in ["2000000000", "9000000000000000000"] {
-        refused("[2]", len, &["expected at most 512 MiB in one row", "hint: lower max_seq_len"]);
+        refused("[2]", len, &["expected at most 1920 MiB", "hint: lower max_seq_len"]);
     }
 }
 

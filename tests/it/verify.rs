@@ -320,7 +320,7 @@ fn hostile_manifests_are_refused_before_a_file_is_touched() {
         (|m| m["modules"]["default_policy"]["folder"] = json!(".."), "it climbs"),
         (
             |m| m["modules"]["default_policy"]["columns"][2]["shape"] = json!([4_000_000_000_u64, 4_000_000_000_u64]),
-            "at most 512 MiB",
+            "at most 1920 MiB",
         ),
         (|m| m["modules"]["default_policy"]["columns"][2]["dtype"] = json!("object"), "found the dtype"),
         (|m| m["modules"]["default_policy"]["columns"][1]["shape"] = json!([0]), "found int64[0], expected int64"),
@@ -376,7 +376,7 @@ fn hostile_tables_are_refused() {
         (|m| m["steps"]["folder"] = json!("/etc"), "it is absolute"),
         (|m| m["places"] = json!(0), "found windows of [] times 0 places"),
         (|m| m["places"] = json!(1_u64 << 40), "found windows of [] times 1099511627776 places"),
-        (|m| m["places"] = json!(1_u64 << 28), "at most 512 MiB"),
+        (|m| m["places"] = json!(1_u64 << 28), "at most 1920 MiB"),
         (|m| m["prefix"] = json!([2]), "found int64, expected int64[2]"),
         (|m| m["places"] = json!(3), "found float32[6] in the shards, the batch says float32[4]"),
         (|m| m["steps"]["columns"][0]["name"] = json!("other"), "the batch says nothing of it"),

@@ -301,7 +301,7 @@ def a_null(table):
     ("data", "change", "text"),
     [
         ({}, out_of_the_folder, "expected one inside the data set"),
-        ({}, lambda m, d: of_shape(m, [2**40, 2**40]), "expected at most 512 MiB in one row.*column `obs`"),
+        ({}, lambda m, d: of_shape(m, [2**40, 2**40]), "expected at most 1920 MiB.*column `obs`"),
         ({}, lambda m, d: of_shape(m, [2, 2]), "found .*, expected .*part-00000.*column `obs`"),
         ({}, with_a_link, "found a link, expected a shard.*part-00000"),
         ({}, lambda m, d: with_rows(m, 299), "found 300 rows, the manifest says 299.*part-00000"),
