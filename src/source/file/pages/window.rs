@@ -74,7 +74,8 @@ impl Cursor {
             match look(&bytes, Kind::PageHeader) {
                 Looked::Empty => return Err(empty()),
                 Looked::Cut if bytes.len() as u64 == most => most = most.saturating_mul(8),
-                Looked::Cut | Looked::Whole => return Ok(()),
+                Looked::Cut => return Err(cut()),
+                Looked::Whole => return Ok(()),
             }
         }
     }
@@ -97,6 +98,11 @@ fn empty() -> ParquetError {
     ParquetError::General(
         "found a field of another type than Parquet's, or a list of elements without bytes in a page header".to_owned(),
     )
+}
+
+/// The crate skips numbers of 8 and 16 bytes behind the end as if they were there, as many as a list claims to have.
+fn cut() -> ParquetError {
+    ParquetError::EOF("the file ends inside a page header".to_owned())
 }
 
 fn exactly(bytes: &Bytes, start: u64, length: usize) -> Result<Bytes> {
@@ -146,13 +152,15 @@ impl Length for Window {
 impl ChunkReader for Window {
     type T = bytes::buf::Reader<Bytes>;
 
-    /// What is read from there on is a page header.
+    /// What is read from there on is a page header. One that does not end in the window is left to whoever reads the file
+    /// without one.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let bytes = self.at(start, HEADER.min(self.end.saturating_sub(start)))?;
-        if look(&bytes, Kind::PageHeader) == Looked::Empty {
-            return Err(empty());
+        match look(&bytes, Kind::PageHeader) {
+            Looked::Whole => Ok(bytes.reader()),
+            Looked::Cut => Err(cut()),
+            Looked::Empty => Err(empty()),
         }
-        Ok(bytes.reader())
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
@@ -188,5 +196,17 @@ mod tests {
         }
         assert!(window.get_bytes(89_500, 1000).is_err(), "beyond the stretch");
         assert!(shared.get_bytes(99_999, 2).is_err(), "beyond the file");
+    }
+
+    /// {15: [2^31 - 1 doubles]}, and no bytes behind it: the parquet crate would count them all.
+    #[test]
+    fn a_header_that_the_file_ends_in_is_refused() {
+        let header = [0xf9, 0xf7, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0];
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&header).unwrap();
+        let shared = Shared::new(file, header.len() as u64);
+        assert!(Window::new(shared.clone(), 10, 1000).get_read(0).is_err());
+        let error = shared.get_read(0).unwrap().read(&mut [0]).unwrap_err();
+        assert!(error.to_string().contains("ends inside a page header"), "{error}");
     }
 }
