@@ -34,6 +34,9 @@ use crate::manifest::{Manifest, ModuleRecord, TableRecord};
 use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED, first_shard};
 use crate::tensor::{DType, TensorType};
 
+/// What to do about a directory that a run has begun to fill.
+pub(crate) const NOT_FINISHED: &str =
+    "the run that writes here has not finished: `gristmill convert JOB --resume` goes on";
 /// What to do about shards without a manifest.
 pub(crate) const NO_MANIFEST: &str = "if this is one, its manifest.json was removed, or left behind when it was copied: \
                                       bring it back, or convert again";
@@ -95,8 +98,7 @@ impl Dataset {
                 let error = Error::usage("found no manifest.json").file(directory.display().to_string());
                 let error = error.io_kind_of(e.kind());
                 if directory.join(UNFINISHED).exists() {
-                    let hint = "the run that writes here has not finished: `gristmill convert JOB --resume` goes on";
-                    return Err(error.hint(hint));
+                    return Err(error.hint(NOT_FINISHED));
                 }
                 return Err(match first_shard(directory) {
                     Some(shard) => error.hint(format!("{shard} is called as a data set's shards are: {NO_MANIFEST}")),

@@ -13,12 +13,12 @@ use serde::Serialize;
 
 pub use problems::Problem;
 
-use crate::dataset::{Dataset, NO_MANIFEST};
+use crate::dataset::{Dataset, NO_MANIFEST, NOT_FINISHED};
 use crate::error::{Error, Result};
 use crate::job::{Job, OnBadEpisode};
 use crate::progress::Progress;
 use crate::run::overview::{Episode, Overview, overview};
-use crate::sink::{MANIFEST, first_shard};
+use crate::sink::{MANIFEST, UNFINISHED, first_shard};
 use crate::source::file::{InputFile, discover};
 use crate::source::ingest::type_name;
 use crate::source::recognise;
@@ -176,7 +176,8 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
         && let Some(shard) = first_shard(Path::new(only))
     {
         let what = "called as a data set's shards are, and there is no manifest.json beside them";
-        problems.hinted(what, format!("file {shard}"), NO_MANIFEST);
+        let unfinished = Path::new(only).join(UNFINISHED).exists();
+        problems.hinted(what, format!("file {shard}"), if unfinished { NOT_FINISHED } else { NO_MANIFEST });
     }
     let mut out = Recording::default();
     let files = files(&job, &mut out, &mut problems)?;

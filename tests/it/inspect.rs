@@ -217,6 +217,11 @@ fn shards_without_their_manifest() {
     contains(&told.to_string(), &[shard, "bring it back"]);
     let told = stderr(&work.convert());
     contains(&told, &["found default_policy/part-00000.parquet and no manifest.json", "remove them yourself"]);
+    // What a run has begun to write can be finished.
+    fs::write(work.path().join("out/.gristmill-unfinished"), "").unwrap();
+    let found = report(&work, &["out"]);
+    let told = problem(&found, "there is no manifest.json beside them");
+    contains(&told.to_string(), &["has not finished", "--resume"]);
     // A file that only looks like one says nothing.
     let told = report(&work, &["in/part-00000.parquet"])["problems"].to_string();
     assert!(!told.contains("manifest.json"), "{told}");
