@@ -12,6 +12,8 @@
 //! | [`Connector::ordered`] | everything before it | one unit after the other | `CountBasedCuriosity` |
 //! | [`Connector::survey`] | the whole data set | like the first, after a pass of its own | `GeneralAdvantageEstimation` |
 
+mod slices;
+
 use std::any::Any;
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -28,6 +30,8 @@ use crate::job::{Compat, ModuleSettings, Space};
 use crate::scratch::Scratch;
 use crate::source::keys::Numbering;
 use crate::tensor::TensorType;
+
+pub use self::slices::Slices;
 
 /// What a piece may know of its surroundings.
 #[derive(Debug, Clone, Copy)]
@@ -292,6 +296,13 @@ pub trait Connector: Debug + Send + Sync {
     /// Rows before a chunk's first step that the piece looks at.
     fn look_back(&self, _: &ModuleSettings) -> usize {
         0
+    }
+
+    /// Where an episode that is larger than memory may be cut into slices for the piece, for a module whose episodes have
+    /// the layout `episodes` when the piece gets them. Nowhere, if it does not say otherwise: pieces look ahead, add
+    /// something up, or know where an episode begins.
+    fn slices(&self, _: Context<'_>, _episodes: &EpisodeLayout) -> Option<Slices> {
+        None
     }
 
     /// What the piece does to RLlib's ids.

@@ -217,14 +217,21 @@ impl EpisodeBatch {
         Ok(out.finish())
     }
 
+    /// The reward of each step in float64.
+    ///
+    /// # Errors
+    /// If rewards are not one number a step.
+    pub fn rewards(&self) -> Result<Tensor> {
+        let rewards = self.steps.get(column::REWARDS).filter(|r| r.ty().shape.is_empty());
+        rewards.ok_or_else(|| Error::internal("a return needs one reward a step"))?.cast(DType::Float64)
+    }
+
     /// The sum of each chunk's rewards in float64, step by step.
     ///
     /// # Errors
     /// If rewards are not one number a step.
     pub fn returns(&self) -> Result<Vec<f64>> {
-        let rewards = self.steps.get(column::REWARDS).filter(|r| r.ty().shape.is_empty());
-        let rewards =
-            rewards.ok_or_else(|| Error::internal("a return needs one reward a step"))?.cast(DType::Float64)?;
+        let rewards = self.rewards()?;
         let values = rewards.values::<f64>();
         Ok((0..self.len()).map(|i| values[self.rows(i)].iter().fold(0.0, |sum, r| sum + r)).collect())
     }

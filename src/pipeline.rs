@@ -2,6 +2,7 @@
 
 mod presets;
 mod promise;
+mod slices;
 mod surveys;
 
 use std::ops::Range;
@@ -18,6 +19,7 @@ use crate::tensor::{Tensor, TensorBuilder};
 use self::presets::default_pieces;
 pub use self::presets::{resolved, without_effect};
 pub use self::promise::{ModulePlan, PipelineLayout, keeps_promise, without_windows};
+pub use self::slices::{NeedsWhole, Slicing};
 pub use self::surveys::{ConnectorStatistics, Surveys};
 
 /// The pieces of one job, ready to run on any module's episodes.

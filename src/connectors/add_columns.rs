@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::{ACTIONS, INFOS, OBS, REWARDS, STATE_IN, STATE_OUT, TERMINATEDS, TRUNCATEDS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::{Chunk, EpisodeBatch};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{Chunk, EpisodeBatch, EpisodeLayout};
 use crate::error::Result;
 use crate::job::ModuleSettings;
 use crate::tensor::{DType, Tensor, TensorType};
@@ -53,6 +53,10 @@ impl Connector for AddColumnsFromEpisodesToTrainBatch {
 
     fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
         !matches!(root(column), OBS | INFOS) && !is_state(column)
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::rewards::require_last_obs;
 use crate::batch::ModuleBatch;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::Result;
 use crate::job::ModuleSettings;
 
@@ -33,6 +33,10 @@ impl Connector for AddNextObservationsFromEpisodesToTrainBatch {
 
     fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
         root(column) == OBS
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

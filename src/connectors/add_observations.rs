@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::recorded;
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::Result;
 use crate::job::ModuleSettings;
 use crate::source::keys::Numbering;
@@ -46,6 +46,10 @@ impl Connector for AddObservationsFromEpisodesToBatch {
 
     fn numbering(&self) -> Numbering {
         Numbering::WithObservations
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{NEXT_OBS, NEXT_STATE_IN, STATE_IN, STATE_OUT, rebase, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
 use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
@@ -191,6 +191,15 @@ impl Connector for AddStatesFromEpisodesToBatch {
 
     fn look_back(&self, module: &ModuleSettings) -> usize {
         usize::from(module.stateful)
+    }
+
+    fn slices(&self, cx: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        if !cx.module.stateful {
+            return Some(Slices::ANYWHERE);
+        }
+        // RLlib's slip looks at the end of a chunk that continues an episode.
+        let from_start = cx.compat == Compat::Rllib260;
+        cx.module.seq_len().ok().map(|len| Slices { from_start, ..Slices::every(len) })
     }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{ModuleBatch, Rows};
 use crate::column::{LOSS_MASK, SEQ_LENS};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::Result;
 use crate::job::ModuleSettings;
 use crate::tensor::{DType, TensorType};
@@ -51,6 +51,10 @@ impl Connector for AddTimeDimToBatchAndZeroPad {
 
     fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
         false
+    }
+
+    fn slices(&self, cx: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        if cx.module.stateful { cx.module.seq_len().ok().map(Slices::every) } else { Some(Slices::ANYWHERE) }
     }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -8,9 +8,10 @@ use super::intrinsic::{self, Bonuses};
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, REWARDS, root};
 use crate::connector::{
-    Connector, Context, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Rehearsed, Repairs, Room, piece_boilerplate,
+    Connector, Context, ModuleUnit, Ordered, Piece, Plan, Rehearsal, Rehearsed, Repairs, Room, Slices,
+    piece_boilerplate,
 };
-use crate::episode::EpisodeBatch;
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
 
@@ -61,6 +62,10 @@ impl Connector for CountBasedCuriosity {
 
     fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
         matches!(root(column), OBS | REWARDS)
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices { steps_only: &[REWARDS], ..Slices::ANYWHERE })
     }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

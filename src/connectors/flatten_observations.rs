@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings, Space};
 use crate::tensor::{DType, Tensor, TensorType};
@@ -309,6 +309,10 @@ impl Connector for FlattenObservations {
 
     fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
         root(column) == OBS
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

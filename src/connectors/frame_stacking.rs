@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::stack_observations as stacking;
 use crate::batch::ModuleBatch;
 use crate::column::{OBS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{Compat, ModuleSettings};
 
@@ -64,6 +64,10 @@ impl Connector for FrameStacking {
 
     fn look_back(&self, _: &ModuleSettings) -> usize {
         self.num_frames - 1
+    }
+
+    fn slices(&self, cx: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        stacking::slices(self.num_frames, cx)
     }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 use super::rewards::{from_f64, real_steps, require_unread};
 use crate::batch::ModuleBatch;
 use crate::column::OBS;
-use crate::connector::{Connector, Context, Finding, Piece, Plan, Portable, Repairs, Survey, piece_boilerplate};
-use crate::episode::{Columns, EpisodeBatch};
+use crate::connector::{
+    Connector, Context, Finding, Piece, Plan, Portable, Repairs, Slices, Survey, piece_boilerplate,
+};
+use crate::episode::{Columns, EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::exact::ExactMoments;
 use crate::job::Space;
@@ -312,6 +314,10 @@ impl Survey for Pass {
 
 impl Connector for MeanStdFilter {
     piece_boilerplate!();
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
+    }
 
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         require_unread(plan, OBS)?;

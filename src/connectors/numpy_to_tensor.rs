@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Column, ModuleBatch, Stage};
 use crate::column::{INFOS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::ModuleSettings;
 use crate::tensor::{DType, TensorType};
@@ -55,6 +55,10 @@ impl Connector for NumpyToTensor {
 
     fn reads(&self, _: &ModuleSettings, _: &str) -> bool {
         false
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -11,8 +11,8 @@ use super::flatten_observations::{depths, in_tree_order};
 use super::rewards::require_unread;
 use crate::batch::ModuleBatch;
 use crate::column::{ACTIONS, OBS, REWARDS, is_under};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::{Columns, EpisodeBatch};
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{Columns, EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::{ModuleSettings, Space};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
@@ -243,6 +243,10 @@ impl Connector for PrevActionsPrevRewards {
 
     fn look_back(&self, _: &ModuleSettings) -> usize {
         self.n_prev_actions.max(self.n_prev_rewards)
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

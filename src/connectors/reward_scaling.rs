@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::rewards::{lay_out_rewards, map_rewards};
 use crate::batch::ModuleBatch;
 use crate::column::{REWARDS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::job::ModuleSettings;
 
@@ -54,6 +54,10 @@ impl Connector for RewardScaling {
 
     fn reads(&self, _: &ModuleSettings, column: &str) -> bool {
         root(column) == REWARDS
+    }
+
+    fn slices(&self, _: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        Some(Slices::ANYWHERE)
     }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::batch::{Column, ModuleBatch};
 use crate::column::{OBS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::indexed::{Axis, FRAMES, Stored, WindowIndex, Windowed, interleave, interleave_four};
 use crate::job::{Compat, ModuleSettings};
@@ -70,6 +70,10 @@ impl Connector for StackObservations {
         self.num_frames - 1
     }
 
+    fn slices(&self, cx: Context<'_>, _: &EpisodeLayout) -> Option<Slices> {
+        slices(self.num_frames, cx)
+    }
+
     fn layout(&self, cx: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         layout(Self::NAME, cx, self.num_frames, plan)
     }
@@ -92,6 +96,11 @@ pub(super) fn check_frames(num_frames: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!("found num_frames = {num_frames}, expected 1 to {MOST_FRAMES}")))
+}
+
+/// Where episodes may be cut. Frames that are stored once stand in a table in which no slice has rows of another.
+pub(super) fn slices(num_frames: usize, cx: Context<'_>) -> Option<Slices> {
+    (num_frames == 1 || !cx.indexed).then_some(Slices::ANYWHERE)
 }
 
 /// `num_frames` rows of `ty` joined along the last axis.

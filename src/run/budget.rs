@@ -166,26 +166,38 @@ impl Budget {
         })
     }
 
-    /// Refuses a unit that alone would take more than there is.
+    /// Refuses a unit that alone would take more than there is. `why` an entry is not cut, as the end of a sentence.
     ///
     /// # Errors
     /// If there is such a unit, with its longest episode.
-    pub fn check_units(&self, units: &[Unit], index: &Index, needs: &Needs, limits: Limits) -> Result<()> {
+    pub fn check_units(
+        &self,
+        units: &[Unit],
+        index: &Index,
+        needs: &Needs,
+        limits: Limits,
+        why: &dyn Fn(&Entry) -> String,
+    ) -> Result<()> {
         let most = limits.unit_steps;
         let Some(unit) = units.iter().find(|u| u.weight > most) else { return Ok(()) };
-        let Some(entry) = index.entries[unit.entries.clone()].iter().max_by_key(|e| e.steps) else { return Ok(()) };
+        let entries = unit.cut.entries(index);
+        let Some(entry) = entries.iter().max_by_key(|e| e.steps) else { return Ok(()) };
         let needed = usize::try_from(unit.weight).unwrap_or(usize::MAX).saturating_mul(needs.step());
         let room = usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(needs.step());
-        let what = if unit.entries.len() == 1 {
+        let what = if entry.slice().is_some() {
+            let steps = unit.weight;
+            format!("{steps} steps of an episode that make a row or are looked back on take {}", shown(needed as u64))
+        } else if entries.len() == 1 {
             format!("an episode of {} steps takes {}", entry.steps, shown(needed as u64))
         } else {
-            let (n, steps) = (unit.entries.len(), unit.steps);
+            let (n, steps) = (entries.len(), unit.steps);
             format!("{n} episodes that RLlib's batch keys mix, of {steps} steps, take {}", shown(needed as u64))
         };
         // Half of what is left goes to units.
         let expected = self.limit.saturating_add(needed.saturating_sub(room).saturating_mul(2)).saturating_mul(SLACK)
             / (SLACK - 1);
-        Err(self.too_small(&what, expected, "; an episode must be in memory as a whole").episode(entry.id.to_string()))
+        let why = format!("; {}", why(entry));
+        Err(self.too_small(&what, expected, &why).episode(entry.id.to_string()))
     }
 
     fn too_small(&self, what: &str, expected: usize, more: &str) -> Error {

@@ -1,10 +1,13 @@
 //! The check pass: where malformed episodes are left out, every episode is put together once before anything is made of
 //! it, so that no piece, survey or filter ever sees one that is not whole.
 
+use std::collections::HashSet;
+
 use super::budget::Budget;
 use super::output::Sizes;
 use super::pass::Check;
 use super::passes::{Passes, Work, name_episode};
+use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
@@ -20,8 +23,40 @@ pub(super) struct Checked {
     pub bad: Vec<(u32, Error)>,
     /// What was odd in the others.
     pub noticed: Noticed,
+    /// The same of slices, by ordinal: others of the same chunk may be bad.
+    pub of_slices: Vec<(u32, Noticed)>,
     /// The sum of rewards of each of the others, by ordinal, where that was asked for.
-    pub returns: Vec<(u32, f64)>,
+    pub returns: Vec<(u32, Summed)>,
+}
+
+/// Rewards of a chunk, step by step in float64.
+#[derive(Debug)]
+pub(super) enum Summed {
+    /// From its first step on.
+    Started(f64),
+    /// What comes behind: a slice. Sums of slices would be rounded in other places than the sum of the chunk.
+    GoesOn(Vec<f64>),
+}
+
+impl Summed {
+    /// Goes on with the sum of the chunk so far.
+    pub fn add_to(self, sum: &mut f64) {
+        match self {
+            Self::Started(own) => *sum = own,
+            Self::GoesOn(rewards) => rewards.into_iter().for_each(|r| *sum += r),
+        }
+    }
+
+    /// Those of every chunk of a batch whose first one begins at `start`.
+    ///
+    /// # Errors
+    /// If rewards are not one number a step.
+    pub fn of(episodes: &EpisodeBatch, start: u64) -> Result<Vec<Self>> {
+        if start > 0 {
+            return Ok(vec![Self::GoesOn(episodes.rewards()?.values::<f64>().to_vec())]);
+        }
+        Ok(episodes.returns()?.into_iter().map(Self::Started).collect())
+    }
 }
 
 /// What the check found in all episodes that are left.
@@ -54,16 +89,21 @@ impl Checker<'_> {
         let mut sums = vec![0.0; if check.returns { index.entries.len() } else { 0 }];
         let mut bad: Vec<(u32, Error)> = Vec::new();
         let Self { source, pipeline, modules, scratch, progress } = self;
-        let work = Work { source, index, pipeline, modules, scratch, progress, cuts: None };
+        let work = Work { source, index, pipeline, modules, scratch, progress, cuts: None, pieces: check.pieces };
+        let mut of_slices: Vec<(u32, Noticed)> = Vec::new();
         Passes::new(work, budget, Sizes::default())?.sort()?.check(check, |found| {
             bad.extend(found.bad);
             for (ordinal, sum) in found.returns {
-                sums[at(ordinal)?] = sum;
+                sum.add_to(&mut sums[at(ordinal)?]);
             }
+            of_slices.extend(found.of_slices);
             out.noticed.merge(&found.noticed);
             Ok(())
         })?;
         let any = !bad.is_empty();
+        let bad_ones: HashSet<u32> = bad.iter().map(|(ordinal, _)| *ordinal).collect();
+        let good = of_slices.iter().filter(|(ordinal, _)| !bad_ones.contains(ordinal));
+        good.for_each(|(_, noticed)| out.noticed.merge(noticed));
         for (ordinal, error) in bad {
             let id = index.entries[at(ordinal)?].id.clone();
             let error = name_episode(error, source, index);

@@ -72,7 +72,8 @@ pub(super) fn buckets(units: &[Unit], row_bytes: usize, bucket_bytes: usize) -> 
     let (mut bucket, mut bytes) = (0, 0_u64);
     let mut out = Vec::with_capacity(units.len());
     for unit in units {
-        let own = unit.steps.saturating_add(unit.entries.len() as u64).saturating_mul(row_bytes as u64);
+        let own =
+            unit.weight.max(unit.steps).saturating_add(unit.cut.entries.len() as u64).saturating_mul(row_bytes as u64);
         if bytes > 0 && bytes.saturating_add(own) > bucket_bytes as u64 {
             (bucket, bytes) = (bucket + 1, 0);
         }
@@ -97,17 +98,17 @@ pub(super) fn window_bytes(units: &[Unit], row_bytes: usize) -> u64 {
 fn routes(index: &Index, units: &[Unit], buckets: &[u32]) -> Vec<Route> {
     let mut out: Vec<Route> = Vec::with_capacity(index.spans.len());
     for (unit, &bucket) in units.iter().zip(buckets) {
-        for entry in &index.entries[unit.entries.clone()] {
-            out.extend(entry.rows(&index.spans).map(|span| Route { span, bucket }));
-        }
+        out.extend(unit.rows(index).into_iter().map(|span| Route { span, bucket }));
     }
     out.sort_unstable_by_key(|r| (r.span.first(), r.bucket));
     out
 }
 
 /// Bytes that the routes of an index take.
-pub(super) fn routes_bytes(index: &Index) -> usize {
-    index.spans.len() * size_of::<Route>()
+pub(super) fn routes_bytes(index: &Index, units: &[Unit]) -> usize {
+    // A slice begins and ends inside of a span, and needs rows on both sides of it.
+    let seams = units.iter().filter(|unit| unit.cut.slice.is_some()).count();
+    (index.spans.len() + 4 * seams) * size_of::<Route>()
 }
 
 /// The routes that have rows in a stretch, stretch by stretch.
@@ -299,6 +300,7 @@ impl Filling<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::units::Cut;
     use super::*;
 
     fn strided(first: u64, stride: u64, len: u64) -> Span {
@@ -340,7 +342,14 @@ mod tests {
 
     #[test]
     fn buckets_hold_whole_units() {
-        let unit = |i: usize, steps, begin, end| Unit { entries: i..i + 1, steps, weight: steps, begin, end };
+        let unit = |i: usize, steps, begin, end| Unit {
+            cut: Cut { entries: i..i + 1, slice: None },
+            begins: 1,
+            steps,
+            weight: steps,
+            begin,
+            end,
+        };
         let units = [unit(0, 4, 0, 40), unit(1, 4, 1, 30), unit(2, 20, 30, 60), unit(3, 1, 55, 61)];
         assert_eq!(buckets(&units, 1, 10), [0, 0, 1, 2]);
         assert_eq!(buckets(&units, 1, 1000), [0; 4]);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use super::check::Checked;
+use super::check::{Checked, Summed};
 use super::cutter::{Cut, Rows};
 use super::output::{Brought, Encoded, ModuleEncoder, Outputs};
 use super::passes::Passes;
@@ -115,6 +115,8 @@ pub(super) struct States {
 /// A unit on its way.
 pub(super) struct State {
     unit: Vec<ModuleUnit>,
+    /// Steps of its chunk before it, if it is a slice of one.
+    start: u64,
     found: Found,
 }
 
@@ -130,9 +132,10 @@ impl Conversion<'_> {
     /// Puts entries together, all at once or else one by one, and keeps what is wrong with those that cannot be.
     fn try_each(&self, entries: &[&Entry], blocks: &Blocks, check: Check, out: &mut Checked) -> Result<()> {
         let mut noticed = Noticed::default();
+        let start = entries.first().map_or(0, |e| e.start());
         let tried =
             self.passes.source.assemble(self.passes.index, entries, blocks, &mut noticed).and_then(|episodes| {
-                let sums = if check.returns { episodes.returns()? } else { Vec::new() };
+                let sums = if check.returns { Summed::of(&episodes, start)? } else { Vec::new() };
                 let module = entries.first().map_or(0, |e| e.module as usize);
                 let mut unit = [ModuleUnit { module, episodes, batch: ModuleBatch::default() }];
                 let mut repairs = Repairs::default();
@@ -148,7 +151,10 @@ impl Conversion<'_> {
             });
         match tried {
             Ok(sums) => {
-                out.noticed.merge(&noticed);
+                match entries {
+                    [slice] if slice.slice().is_some() => out.of_slices.push((slice.ordinal, noticed)),
+                    _ => out.noticed.merge(&noticed),
+                }
                 out.returns.extend(entries.iter().map(|e| e.ordinal).zip(sums));
                 Ok(())
             }
@@ -184,7 +190,8 @@ impl Work for Conversion<'_> {
 
     fn begin(&self, unit: &Unit, blocks: &Blocks) -> Result<State> {
         let mut found = Found::default();
-        let entries = &self.passes.index.entries[unit.entries.clone()];
+        let entries = unit.cut.entries(self.passes.index);
+        let start = entries.first().map_or(0, Entry::start);
         let mut shares = Vec::new();
         for module in 0..self.passes.modules.len() {
             let own: Vec<&Entry> = entries.iter().filter(|e| e.module as usize == module).collect();
@@ -196,11 +203,13 @@ impl Work for Conversion<'_> {
                 continue;
             }
             let episodes = self.passes.source.assemble(self.passes.index, &own, blocks, &mut found.noticed)?;
-            found.episodes_out += episodes.lengths().filter(|&len| len > 0).count() as u64;
+            if start == 0 {
+                found.episodes_out += episodes.lengths().filter(|&len| len > 0).count() as u64;
+            }
             found.steps_out += episodes.steps_len() as u64;
             shares.push(ModuleUnit { module, episodes, batch: ModuleBatch::default() });
         }
-        Ok(State { unit: shares, found })
+        Ok(State { unit: shares, start, found })
     }
 
     fn segments(&self) -> &[Segment] {
@@ -243,10 +252,10 @@ impl Work for Conversion<'_> {
     }
 
     fn end(&self, number: usize, state: State) -> Result<Done> {
-        let State { unit, mut found } = state;
+        let State { unit, start, mut found } = state;
         let findings = match self.pass {
             Pass::Check(_) => vec![(0, Box::new(std::mem::take(&mut found.checked)) as Finding)],
-            Pass::Returns => unit.iter().map(sums_of_rewards).collect::<Result<Vec<_>>>()?,
+            Pass::Returns => unit.iter().map(|share| sums_of_rewards(share, start)).collect::<Result<Vec<_>>>()?,
             Pass::Survey { piece, own } => {
                 self.passes.pipeline.observe(piece, own, self.passes.modules, self.passes.first_unit + number, &unit)?
             }
@@ -262,7 +271,7 @@ impl Work for Conversion<'_> {
             keeps_promise(&module.layout, &share.batch)?;
             found.pipeline_steps_out += share.episodes.steps_len() as u64;
             let windows = share.batch.windows().map(|w| &**w);
-            let shuffle = shuffles.get(share.module).map(|s| (*s, s.keys(&share.episodes, windows)));
+            let shuffle = shuffles.get(share.module).map(|s| (*s, s.keys(&share.episodes, windows, start)));
             let mut columns = self.passes.provenance.values(&share.episodes, windows)?;
             let taken = self.passes.storage[share.module].take(share.batch.into_columns(), &module.layout.columns)?;
             columns.extend(taken.rows);
@@ -279,9 +288,9 @@ impl Work for Conversion<'_> {
 }
 
 /// The sum of each chunk's rewards, by the chunk's ordinal.
-fn sums_of_rewards(share: &ModuleUnit) -> Result<(usize, Finding)> {
-    let sums = share.episodes.returns()?;
-    let by_ordinal: Vec<(u32, f64)> = share.episodes.chunks.iter().map(|c| c.ordinal).zip(sums).collect();
+fn sums_of_rewards(share: &ModuleUnit, start: u64) -> Result<(usize, Finding)> {
+    let sums = Summed::of(&share.episodes, start)?;
+    let by_ordinal: Vec<(u32, Summed)> = share.episodes.chunks.iter().map(|c| c.ordinal).zip(sums).collect();
     Ok((share.module, Box::new(by_ordinal)))
 }
 

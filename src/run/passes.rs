@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use indexmap::IndexMap;
 
 use super::budget::{self, Budget, Limits, Needs};
-use super::check::Checked;
+use super::check::{Checked, Summed};
 use super::exchange::{self, Exchange};
 use super::output::Sizes;
 use super::pass::{Check, Conversion, Done, Findings, Merge, Pass, States};
@@ -25,14 +25,14 @@ use super::schedule::{self, Taker};
 use super::shuffle::Shuffle;
 use super::split::Basis;
 use super::tables::Storage;
-use super::units::{self, Cuts, Unit};
+use super::units::{self, Cuts, Size, Unit};
 use crate::connector::{Rehearsed, Room, Survey};
 use crate::error::{Error, Result};
-use crate::pipeline::{ModulePlan, Pipeline, Surveys};
+use crate::pipeline::{ModulePlan, NeedsWhole, Pipeline, Slicing, Surveys};
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
 use crate::source::Source;
-use crate::source::index::Index;
+use crate::source::index::{Entry, Index};
 use crate::source::rows::RowGroupRef;
 
 /// What all passes over one index share.
@@ -47,7 +47,7 @@ pub(super) struct Passes<'a> {
     pub scratch: &'a Scratch,
     pub progress: &'a dyn Progress,
     limits: Limits,
-    units: Vec<Unit>,
+    pub units: Vec<Unit>,
     /// Number of the first unit in the data set.
     pub first_unit: usize,
     /// The row groups that are read.
@@ -97,6 +97,21 @@ pub(super) struct Work<'a> {
     pub progress: &'a dyn Progress,
     /// The units, if they are cut already; then row groups without a row of theirs are not read.
     pub cuts: Option<&'a Cuts>,
+    /// So many leading pieces see the episodes.
+    pub pieces: usize,
+}
+
+impl Work<'_> {
+    /// Where each module's episodes may be cut.
+    pub fn slicing(&self) -> Vec<Result<Slicing, NeedsWhole>> {
+        let of = |(i, module): (usize, &ModulePlan)| {
+            let layout = self.index.layouts.get(i).unwrap_or(&self.index.layout);
+            self.pipeline.slicing(self.pieces, &module.settings, layout)
+        };
+        // An item of msgpack is decoded as a whole.
+        let modules = if self.source.rows_are_steps() { self.modules } else { &[] };
+        modules.iter().enumerate().map(of).collect()
+    }
 }
 
 impl<'a> Passes<'a> {
@@ -105,32 +120,37 @@ impl<'a> Passes<'a> {
     /// # Errors
     /// If it is too small for what must be in it.
     pub fn new(work: Work<'a>, budget: Budget, sizes: Sizes) -> Result<Self> {
-        let Work { source, index, pipeline, modules, scratch, progress, cuts } = work;
+        let Work { source, index, pipeline, modules, scratch, progress, cuts, pieces: _ } = work;
+        let slicing = work.slicing();
         let needs = needs(source, index, pipeline, modules, sizes);
         let step_bytes = needs.step_in.max(needs.step_out);
         let index_bytes = budget::index_bytes(index);
         let mut limits = budget.share(index_bytes, &needs)?;
         let cut = |limits: Limits| match cuts {
             Some(cuts) => units::along(index, needs.period, cuts),
-            None => units::cut(index, needs.period, step_bytes, limits.unit_bytes),
+            None => {
+                let steps = (limits.unit_bytes / step_bytes.max(1)).max(1) as u64;
+                let most = limits.unit_steps;
+                units::cut(index, Size { period: needs.period, steps, most, slicing: &slicing })
+            }
         };
         let mut units = cut(limits);
         let window = exchange::window_bytes(&units, needs.row_bytes);
         // Beside the rows that are alive, there must be room to go on reading.
         let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
         if must_sort {
-            limits = budget.share(index_bytes + exchange::routes_bytes(index), &needs)?;
+            limits = budget.share(index_bytes + exchange::routes_bytes(index, &units), &needs)?;
             units = cut(limits);
         } else {
             // What must be alive, and some to go on with; more is of no use.
             let window = usize::try_from(window).unwrap_or(usize::MAX);
             limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
         }
-        budget.check_units(&units, index, &needs, limits)?;
+        budget.check_units(&units, index, &needs, limits, &|entry| why_whole(&work, &slicing, entry))?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
         let groups = match cuts {
-            Some(_) => needed_groups(source.rows().groups(), index),
+            Some(_) => needed_groups(source.rows().groups(), index, &units),
             None => source.rows().groups().to_vec(),
         };
         // Nothing in a row group that cannot be read is any episode's.
@@ -342,13 +362,13 @@ impl<'a> Passes<'a> {
         self.once(pass, &surveys, &none, None, &mut Findings(merge), "checking episodes").map_err(|e| e.0)
     }
 
-    /// The sum of each entry's rewards, by the entry's ordinal: a pass with no pieces.
+    /// The sum of each entry's rewards, by the entry's ordinal and as it comes: a pass with no pieces.
     ///
     /// # Errors
     /// If the rows cannot be read.
-    pub fn returns(&self, mut take: impl FnMut(u32, f64) -> Result<()>) -> Result<()> {
+    pub fn returns(&self, mut take: impl FnMut(u32, Summed) -> Result<()>) -> Result<()> {
         let merge: &mut Merge<'_> = &mut |(_, finding)| {
-            let sums = finding.downcast::<Vec<(u32, f64)>>();
+            let sums = finding.downcast::<Vec<(u32, Summed)>>();
             let sums = sums.map_err(|_| Error::internal("a finding of another pass"))?;
             sums.into_iter().try_for_each(|(ordinal, sum)| take(ordinal, sum))
         };
@@ -369,10 +389,10 @@ pub(super) fn bytes_out(index: &Index, modules: &[ModulePlan]) -> Vec<u64> {
     bytes
 }
 
-/// The row groups that hold rows of the index.
-fn needed_groups(groups: &[RowGroupRef], index: &Index) -> Vec<RowGroupRef> {
+/// The row groups that hold rows of the units.
+fn needed_groups(groups: &[RowGroupRef], index: &Index, units: &[Unit]) -> Vec<RowGroupRef> {
     let mut needed = vec![false; groups.len()];
-    for span in index.entries.iter().flat_map(|entry| entry.rows(&index.spans)) {
+    for span in units.iter().flat_map(|unit| unit.rows(index)) {
         let first = groups.partition_point(|g| g.first_row + g.rows <= span.first());
         for (group, needed) in groups[first..].iter().zip(&mut needed[first..]) {
             if group.first_row >= span.end() {
@@ -382,6 +402,25 @@ fn needed_groups(groups: &[RowGroupRef], index: &Index) -> Vec<RowGroupRef> {
         }
     }
     groups.iter().zip(needed).filter(|(_, needed)| *needed).map(|(group, _)| *group).collect()
+}
+
+/// Why an entry that is too large stays whole, as the end of a sentence.
+fn why_whole(work: &Work<'_>, slicing: &[Result<Slicing, NeedsWhole>], entry: &Entry) -> String {
+    let name = |piece: usize| work.pipeline.pieces().nth(piece).map_or("a piece", |p| p.name());
+    match slicing.get(entry.module as usize) {
+        None => "an episode recorded as an item must be in memory as a whole".to_owned(),
+        Some(Err(NeedsWhole { piece, behind: None })) => {
+            format!("{} needs an episode in memory as a whole", name(*piece))
+        }
+        Some(Err(NeedsWhole { piece, behind: Some(before) })) => {
+            let (piece, before) = (name(*piece), name(*before));
+            format!("{piece} behind {before} needs an episode in memory as a whole")
+        }
+        Some(Ok(Slicing { from_start: true, .. })) if entry.t_started != 0 => {
+            "with compat = \"rllib-2.60\" a chunk that continues an episode must be in memory as a whole".to_owned()
+        }
+        Some(Ok(_)) => "these must be in memory at once".to_owned(),
+    }
 }
 
 /// Decoders know the row that they stumbled over; whose it is, the index knows.

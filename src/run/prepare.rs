@@ -155,7 +155,7 @@ impl Indexed {
             // Nothing but rewards is looked at. Items of msgpack are decoded as a whole in any case.
             let all = source.rows_are_steps().then(|| index.narrow(&|column| root(column) == REWARDS));
             let (source, pipeline, modules, scratch) = (&*source, &pipeline, &*modules, &scratch);
-            let work = Work { source, index: &index, pipeline, modules, scratch, progress, cuts: None };
+            let work = Work { source, index: &index, pipeline, modules, scratch, progress, cuts: None, pieces: 0 };
             returns = Some(sums_of_rewards(&Passes::new(work, budget, Sizes::default())?.sort()?)?);
             if let Some((layout, layouts)) = all {
                 (index.layout, index.layouts) = (layout, layouts);
@@ -222,6 +222,7 @@ impl Prepared {
             scratch: &self.scratch,
             progress,
             cuts: None,
+            pieces: self.pipeline.len(),
         }
     }
 }
@@ -249,7 +250,7 @@ fn sums_of_rewards(passes: &Passes<'_>) -> Result<Vec<f64>> {
     let at = passes.index.by_ordinal();
     let mut out = vec![0.0; passes.index.entries.len()];
     passes.returns(|ordinal, sum| {
-        out[at(ordinal)?] = sum;
+        sum.add_to(&mut out[at(ordinal)?]);
         Ok(())
     })?;
     Ok(out)

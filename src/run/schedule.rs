@@ -297,7 +297,7 @@ pub(super) fn run<W: Work>(
                     while let Some(result) = done.remove(&finished) {
                         let unit = &units[finished];
                         taker.take(result?)?;
-                        progress.advance(Step { episodes: unit.entries.len() as u64, steps: unit.steps, bytes: 0 });
+                        progress.advance(Step { episodes: unit.begins as u64, steps: unit.steps, bytes: 0 });
                         finished += 1;
                         weight -= unit.weight;
                     }

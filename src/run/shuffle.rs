@@ -73,15 +73,17 @@ impl Shuffle {
         mix(mix(self.seed, ordinal.into()), row)
     }
 
-    /// The keys of a unit's rows: a row is one of `windows`, or else one step.
-    pub fn keys(self, episodes: &EpisodeBatch, windows: Option<&Windows>) -> Vec<u64> {
+    /// The keys of a unit's rows: a row is one of `windows`, or else one step. `start` are the steps of the unit's only
+    /// chunk that came in slices before it.
+    pub fn keys(self, episodes: &EpisodeBatch, windows: Option<&Windows>, start: u64) -> Vec<u64> {
+        let first = start / windows.map_or(1, |w| w.spec().period as u64);
         let mut counts = vec![0_u64; episodes.len()];
         match windows {
             Some(windows) => windows.iter().for_each(|w| counts[w.episode] += 1),
             None => counts.iter_mut().zip(episodes.lengths()).for_each(|(n, len)| *n = len as u64),
         }
         let chunks = episodes.chunks.iter().zip(counts);
-        chunks.flat_map(|(chunk, n)| (0..n).map(move |row| self.key(chunk.ordinal, row))).collect()
+        chunks.flat_map(|(chunk, n)| (first..first + n).map(move |row| self.key(chunk.ordinal, row))).collect()
     }
 
     /// A unit's rows by bucket. Pure: any thread.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::faults::Faults;
+use super::slices::Sliced;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
 use crate::episode::{Chunk, EpisodeId, EpisodeLayout};
 use crate::error::{Error, Result};
@@ -161,10 +162,13 @@ pub struct Rare {
     pub agent_id: Option<Arc<str>>,
     /// A row that holds only the observation after the last step.
     pub tail: Option<u64>,
-    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
+    /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them; in the
+    /// order of the steps.
     pub hanging: Vec<(u64, u64)>,
     /// Rows with the chunks before this one, latest first, for the state and the frames that this one lacks.
     pub history: Vec<u64>,
+    /// Which part of a recorded chunk it is, if that was cut to fit into memory.
+    pub slice: Option<Box<Sliced>>,
 }
 
 impl Rare {
@@ -215,11 +219,37 @@ impl Entry {
         self.rare.as_ref().map_or(&[], |r| &r.history)
     }
 
+    /// See [`Rare::slice`].
+    #[must_use]
+    pub fn slice(&self) -> Option<&Sliced> {
+        self.rare.as_ref()?.slice.as_deref()
+    }
+
+    /// Steps of the recorded chunk before it: none, unless it is a slice.
+    #[must_use]
+    pub fn start(&self) -> u64 {
+        self.slice().map_or(0, |s| s.start)
+    }
+
+    /// Rows of steps that it has in front.
+    #[must_use]
+    pub fn look_back(&self) -> &[Span] {
+        self.slice().map_or(&[], |s| &s.look_back)
+    }
+
+    /// Its rows in time order; `all` are the spans of its index.
+    #[must_use]
+    pub fn spans<'a>(&'a self, all: &'a [Span]) -> &'a [Span] {
+        self.slice().map_or_else(|| &all[self.spans.clone()], |s| &s.spans)
+    }
+
     /// Every global row that is needed to put the entry together.
     pub fn rows<'a>(&'a self, spans: &'a [Span]) -> impl Iterator<Item = Span> + 'a {
-        let hanging = self.hanging().iter().map(|(_, row)| *row);
-        let extra = self.tail().into_iter().chain(self.history().iter().copied()).chain(hanging);
-        spans[self.spans.clone()].iter().copied().chain(extra.map(Span::one))
+        let before = self.slice().map_or(&[][..], |s| &s.look_back_hanging);
+        let hanging = self.hanging().iter().chain(before).map(|(_, row)| *row);
+        let behind = self.slice().and_then(|s| s.behind);
+        let extra = self.tail().into_iter().chain(behind).chain(self.history().iter().copied()).chain(hanging);
+        self.look_back().iter().chain(self.spans(spans)).copied().chain(extra.map(Span::one))
     }
 }
 
@@ -312,7 +342,7 @@ impl Index {
     pub fn episode_of(&self, row: u64, rows_are_steps: bool) -> Option<(&EpisodeId, Option<i64>)> {
         self.entries.iter().find_map(|entry| {
             let mut step = 0;
-            for span in &self.spans[entry.spans.clone()] {
+            for span in entry.spans(&self.spans) {
                 if let Some(at) = span.position(row) {
                     let t = entry.t_started.checked_add_unsigned(step + at);
                     return Some((&entry.id, t.filter(|_| rows_are_steps)));

@@ -29,6 +29,7 @@ pub mod rows;
 pub mod runs;
 mod scan;
 pub mod schema;
+pub mod slices;
 pub mod steps;
 
 use std::fmt::Debug;

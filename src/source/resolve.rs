@@ -209,6 +209,8 @@ fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
             episode.done = run.done;
         }
     }
+    // Rewards of one step are added in the order of their rows.
+    episode.hanging.sort_by_key(|(step, _)| *step);
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! What holds for every connector piece, whatever it does. A new piece is held to it without a line here, unless it
 //! needs options or data that the others do not.
 
+mod slices;
+
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -115,6 +117,8 @@ struct Place {
     pipeline: Pipeline,
     modules: Vec<ModulePlan>,
     obs: Observations,
+    /// Where in the pipeline.
+    at: usize,
     what: String,
 }
 
@@ -123,18 +127,27 @@ fn places(entry: &Entry) -> Vec<Place> {
     places_with(entry, false)
 }
 
+/// RLlib's pipeline.
+const DEFAULT: [&str; 8] = [
+    "AddObservationsFromEpisodesToBatch",
+    "AddNextObservationsFromEpisodesToTrainBatch",
+    "AddColumnsFromEpisodesToTrainBatch",
+    "AddTimeDimToBatchAndZeroPad",
+    "AddStatesFromEpisodesToBatch",
+    "BatchIndividualItems",
+    "NumpyToTensor",
+    "GeneralAdvantageEstimation",
+];
+
 /// The same with windows stored once, or laid out.
 fn places_with(entry: &Entry, indexed: bool) -> Vec<Place> {
-    const DEFAULT: [&str; 8] = [
-        "AddObservationsFromEpisodesToBatch",
-        "AddNextObservationsFromEpisodesToTrainBatch",
-        "AddColumnsFromEpisodesToTrainBatch",
-        "AddTimeDimToBatchAndZeroPad",
-        "AddStatesFromEpisodesToBatch",
-        "BatchIndividualItems",
-        "NumpyToTensor",
-        "GeneralAdvantageEstimation",
-    ];
+    let out = places_among(entry, &DEFAULT, indexed);
+    assert!(!out.is_empty(), "{} fits nowhere: give it options, or observations of its kind, in this file", entry.name);
+    out
+}
+
+/// Everywhere among other pieces where the piece can stand.
+fn places_among(entry: &Entry, others: &[&'static str], indexed: bool) -> Vec<Place> {
     let mut out = Vec::new();
     let floats = |n: usize| TensorType::new(DType::Float32, [n]);
     let observations: [Observations; 3] = [
@@ -143,8 +156,9 @@ fn places_with(entry: &Entry, indexed: bool) -> Vec<Place> {
         vec![("obs/achieved_goal", floats(2)), ("obs/desired_goal", floats(2)), ("obs/observation", floats(3))],
     ];
     for (obs, stateful, compat, own_cut) in kinds(&observations) {
-        let rest: Vec<&str> = DEFAULT
-            .into_iter()
+        let rest: Vec<&str> = others
+            .iter()
+            .copied()
             .filter(|n| *n != entry.name && !(own_cut && *n == "AddTimeDimToBatchAndZeroPad"))
             .collect();
         for at in 0..=rest.len() {
@@ -168,11 +182,10 @@ fn places_with(entry: &Entry, indexed: bool) -> Vec<Place> {
                 let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
                 let what =
                     format!("{} at {at} of {names:?}, stateful = {stateful}, {compat:?}, obs = {obs:?}", entry.name);
-                out.push(Place { pipeline, modules, obs: obs.clone(), what });
+                out.push(Place { pipeline, modules, obs: obs.clone(), at, what });
             }
         }
     }
-    assert!(!out.is_empty(), "{} fits nowhere: give it options, or observations of its kind, in this file", entry.name);
     out
 }
 
@@ -188,14 +201,19 @@ fn kinds(observations: &[Observations]) -> impl Iterator<Item = (&Observations, 
 
 impl Place {
     /// The units as the pieces `..end` leave them.
-    fn pass(&self, end: usize, surveys: &Surveys, units: &[EpisodeBatch]) -> Vec<Vec<ModuleUnit>> {
+    fn pass(
+        &self,
+        end: usize,
+        surveys: &Surveys,
+        units: &[EpisodeBatch],
+        repairs: &mut Repairs,
+    ) -> Vec<Vec<ModuleUnit>> {
         let segments = self.pipeline.segments(end);
         let start = |segment: &Segment| match segment {
             Segment::Free(_) => None,
             Segment::Ordered(i) => Some(self.pipeline.start_ordered(*i).unwrap()),
         };
         let mut states: Vec<_> = segments.iter().map(start).collect();
-        let mut repairs = Repairs::default();
         let mut out = Vec::new();
         for (number, episodes) in units.iter().enumerate() {
             let batch = ModuleBatch::default();
@@ -203,10 +221,10 @@ impl Place {
             for (segment, state) in segments.iter().zip(&mut states) {
                 let done = match (segment, state) {
                     (Segment::Ordered(i), Some(state)) => {
-                        self.pipeline.apply_ordered(*i, &mut **state, &mut unit, &mut repairs)
+                        self.pipeline.apply_ordered(*i, &mut **state, &mut unit, repairs)
                     }
                     (Segment::Free(pieces), _) => {
-                        self.pipeline.apply(pieces.clone(), &self.modules, surveys, number, &mut unit, &mut repairs)
+                        self.pipeline.apply(pieces.clone(), &self.modules, surveys, number, &mut unit, repairs)
                     }
                     (Segment::Ordered(_), None) => unreachable!(),
                 };
@@ -219,17 +237,22 @@ impl Place {
 
     /// The batches of the units, the passes of surveys included.
     fn run(&self, units: &[EpisodeBatch]) -> Vec<ModuleBatch> {
+        self.run_counting(units, &mut Repairs::default())
+    }
+
+    /// The same; counts the repairs of the last pass.
+    fn run_counting(&self, units: &[EpisodeBatch], repairs: &mut Repairs) -> Vec<ModuleBatch> {
         let mut surveys = Surveys::default();
         for piece in 0..self.pipeline.len() {
             let Some(mut own) = self.pipeline.surveys(piece, &self.modules) else { continue };
-            for (number, unit) in self.pass(piece, &surveys, units).iter().enumerate() {
+            for (number, unit) in self.pass(piece, &surveys, units, &mut Repairs::default()).iter().enumerate() {
                 for (module, finding) in self.pipeline.observe(piece, &own, &self.modules, number, unit).unwrap() {
                     own[module].as_mut().unwrap().merge(finding).unwrap();
                 }
             }
             surveys.set(piece, own.into_iter().map(|s| s.map(|s| s.finish().unwrap())).collect());
         }
-        let done = self.pass(self.pipeline.len(), &surveys, units);
+        let done = self.pass(self.pipeline.len(), &surveys, units, repairs);
         let checked = |mut unit: Vec<ModuleUnit>| {
             let ModuleUnit { batch, episodes, .. } = unit.remove(0);
             keeps_promise(&self.modules[0].layout, &batch).unwrap_or_else(|e| panic!("{}: {e}", self.what));
@@ -334,7 +357,7 @@ fn cuts_agree_on_every_step() {
         let types = whole.steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
         let layout = pipeline.layout(&settings, &EpisodeLayout { steps: types, last_obs: true }).unwrap();
         let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
-        let place = Place { pipeline, modules, obs: obs.clone(), what: "cuts".to_owned() };
+        let place = Place { pipeline, modules, obs: obs.clone(), at: 0, what: "cuts".to_owned() };
         let batch = place.run(std::slice::from_ref(&whole)).remove(0);
         // One more step in each episode that has any.
         let lengths = lengths.map(|len| if len == 0 { 0 } else { len + 1 });

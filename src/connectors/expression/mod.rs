@@ -11,12 +11,12 @@ use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use self::compile::{Goal, check_observation, clash, names_a_row};
+use self::compile::{Compiled, EPISODE_LENGTH, EPISODE_RETURN, Goal, check_observation, clash, names_a_row};
 use self::evaluate::{Place, evaluate, look_back, put, without};
 use crate::batch::{ModuleBatch, Stage};
 use crate::column::{AGENT_ID, EPS_ID, LOSS_MASK, OBS, T, TERMINATEDS, TRUNCATEDS, root};
-use crate::connector::{Connector, Context, Piece, Plan, Repairs, piece_boilerplate};
-use crate::episode::EpisodeBatch;
+use crate::connector::{Connector, Context, Piece, Plan, Repairs, Slices, piece_boilerplate};
+use crate::episode::{EpisodeBatch, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::tensor::DType;
 /// Computes columns by SQL: reshapes rewards, actions or observations, or adds columns of one's own.
@@ -105,6 +105,14 @@ impl Piece for Expression {
 
 impl Connector for Expression {
     piece_boilerplate!();
+
+    fn slices(&self, _: Context<'_>, episodes: &EpisodeLayout) -> Option<Slices> {
+        // Whatever looks at other rows, or at the chunk as a whole; and flags, which are not known in the history.
+        let compiled = self.compile(&episodes.steps).ok()?;
+        let whole = |name: &String| matches!(name.as_str(), EPISODE_LENGTH | EPISODE_RETURN | TERMINATEDS | TRUNCATEDS);
+        let by_row = |one: &Compiled| one.expression.by_row() && !one.expression.names().iter().any(whole);
+        compiled.iter().all(by_row).then_some(Slices::ANYWHERE)
+    }
 
     fn layout(&self, _: Context<'_>, plan: &mut Plan<'_>) -> Result<()> {
         let compiled = self.compile(&plan.episodes.steps)?;

@@ -176,13 +176,7 @@ impl Coordinator {
     /// Steps of a part's episodes.
     #[must_use]
     pub fn steps(&self, number: usize) -> u64 {
-        self.prepared.index.entries[self.entries(number)].iter().map(|entry| entry.steps).sum()
-    }
-
-    /// The entries of a part.
-    fn entries(&self, number: usize) -> Range<usize> {
-        let before = |unit: usize| self.cuts.entries[..unit].iter().sum::<usize>();
-        before(self.parts[number].start)..before(self.parts[number].end)
+        self.cuts.units[self.parts[number].clone()].iter().map(|cut| cut.steps(&self.prepared.index)).sum()
     }
 
     /// Whether parts need what ordered pieces know of those before: the result of [`super::Worker::order`] of the part
@@ -201,8 +195,8 @@ impl Coordinator {
         encode(&PartTask {
             number,
             first_unit: units.start,
-            units: self.cuts.entries[units].to_vec(),
-            index: Entries::of(&self.prepared.index, self.entries(number)),
+            units: self.cuts.units[units.clone()].iter().map(|cut| cut.entries.len()).collect(),
+            index: Entries::of(&self.prepared.index, &self.cuts.units[units]),
         })
     }
 

@@ -7,10 +7,11 @@ use super::super::output::Sizes;
 use super::super::passes;
 use super::super::prepare::Prepared;
 use super::super::shuffle::Shuffle;
-use super::super::units::{self, Cuts};
+use super::super::units::{self, Cut, Cuts, Size};
 use super::coordinator::Tasks;
 use crate::error::Result;
 use crate::job::Job;
+use crate::progress::Silent;
 
 /// Where units and the buckets of a shuffled order are cut, so that tasks have room for them.
 pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) -> Result<(Cuts, Vec<Shuffle>)> {
@@ -22,8 +23,10 @@ pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) ->
     let weight: u64 = index.entries.iter().map(|e| units::weight(e, needs.period)).sum();
     let all = usize::try_from(weight).unwrap_or(usize::MAX).saturating_mul(step_bytes);
     let unit_bytes = all.div_ceil(tasks.parts.max(1)).clamp(1, limits.unit_bytes);
-    let units = units::cut(index, needs.period, step_bytes, unit_bytes);
-    let cuts = Cuts { first: 0, entries: units.into_iter().map(|unit| unit.entries.len()).collect() };
+    let steps = (unit_bytes / step_bytes).max(1) as u64;
+    let slicing = prepared.work(&Silent).slicing();
+    let units = units::cut(index, Size { period: needs.period, steps, most: limits.unit_steps, slicing: &slicing });
+    let cuts = Cuts { first: 0, units: units.into_iter().map(|unit| unit.cut).collect() };
     let room = limits.piece_bytes / modules.len().max(1);
     let order = |seed: u64| {
         passes::bytes_out(index, modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
@@ -33,15 +36,13 @@ pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) ->
 
 /// Units as parts of about the same number of steps.
 pub(super) fn share(cuts: &Cuts, prepared: &Prepared, parts: usize) -> Vec<Range<usize>> {
-    let entries = &prepared.index.entries;
     // Many empty episodes are work, too.
-    let weight = |range: Range<usize>| entries[range].iter().map(|e| e.steps + 1).sum::<u64>();
-    let a_part = weight(0..entries.len()).div_ceil(parts.max(1) as u64).max(1);
-    let (mut out, mut start, mut behind, mut done): (Vec<Range<usize>>, _, _, _) = (Vec::new(), 0, 0, 0);
-    for (unit, &n) in cuts.entries.iter().enumerate() {
-        done += weight(behind..behind + n);
-        behind += n;
-        if done >= a_part * (out.len() as u64 + 1) || unit + 1 == cuts.entries.len() {
+    let weight = |cut: &Cut| cut.steps(&prepared.index) + cut.entries.len() as u64;
+    let a_part = cuts.units.iter().map(weight).sum::<u64>().div_ceil(parts.max(1) as u64).max(1);
+    let (mut out, mut start, mut done): (Vec<Range<usize>>, _, _) = (Vec::new(), 0, 0);
+    for (unit, cut) in cuts.units.iter().enumerate() {
+        done += weight(cut);
+        if done >= a_part * (out.len() as u64 + 1) || unit + 1 == cuts.units.len() {
             out.push(start..unit + 1);
             start = unit + 1;
         }

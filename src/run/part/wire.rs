@@ -10,6 +10,7 @@ use super::super::output::Sizes;
 use super::super::pass::Found;
 use super::super::provenance::Provenance;
 use super::super::shuffle::Shuffle;
+use super::super::units::Cut;
 use super::rows::Segment;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
@@ -78,13 +79,15 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// The entries `range` of an index.
-    pub fn of(index: &Index, range: Range<usize>) -> Self {
+    /// The entries of some units; a slice becomes an entry of its own.
+    pub fn of(index: &Index, units: &[Cut]) -> Self {
         let mut out = Self::default();
-        for entry in &index.entries[range] {
-            let start = out.spans.len();
-            out.spans.extend_from_slice(&index.spans[entry.spans.clone()]);
-            out.entries.push(Entry { spans: start..out.spans.len(), ..entry.clone() });
+        for unit in units {
+            for entry in unit.entries(index).iter() {
+                let start = out.spans.len();
+                out.spans.extend_from_slice(&index.spans[entry.spans.clone()]);
+                out.entries.push(Entry { spans: start..out.spans.len(), ..entry.clone() });
+            }
         }
         out
     }

@@ -94,7 +94,7 @@ impl Worker {
     ) -> Result<(R, States)> {
         let before = if states.is_empty() { BTreeMap::default() } else { decode(states)? };
         let states = States { before, ..States::default() };
-        let cuts = Cuts { first: part.first_unit, entries: part.units };
+        let cuts = Cuts::of(part.first_unit, &part.units);
         let index = self.head.index.with(part.index);
         let work = Work {
             source: &*self.source,
@@ -104,6 +104,7 @@ impl Worker {
             scratch: &self.scratch,
             progress,
             cuts: Some(&cuts),
+            pieces: self.pipeline.len(),
         };
         let passes = Passes::new(work, self.budget, sizes(&self.head))?.sort()?;
         let result = run(&passes, &states)?;

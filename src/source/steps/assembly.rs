@@ -163,7 +163,7 @@ impl<'a> Assembly<'a> {
     /// follow one another.
     pub(super) fn check(&self, entry: &Entry, noticed: &mut Noticed) -> Result<()> {
         let mut before: Option<(&Columns, usize)> = None;
-        for &span in &self.index.spans[entry.spans.clone()] {
+        for &span in entry.spans(&self.index.spans) {
             self.blocks.pieces(span, |piece| {
                 let (columns, nulls) = parts(piece.block)?;
                 refuse_bad(piece)?;
@@ -177,6 +177,11 @@ impl<'a> Assembly<'a> {
                 }
                 Ok(())
             })?;
+        }
+        // The seam to the next slice; that one does not know what was recorded here.
+        if let (Some(row), true) = (behind(entry), before.is_some()) {
+            let (block, start) = self.blocks.row(row)?;
+            self.compare_seam(before, Piece { block, start, len: 1, step: 1 }, noticed)?;
         }
         Ok(())
     }
@@ -220,24 +225,48 @@ impl<'a> Assembly<'a> {
         self.next_pairs.iter().any(|&(_, next)| is_null(nulls, next, row))
     }
 
-    /// Adds rewards that came while an agent did not act to the steps that they belong to.
-    pub(super) fn add_hanging_rewards(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
+    /// Adds rewards that came while an agent did not act to the steps that they belong to. `hanging`: where an episode
+    /// starts in `to`, the step in it, and the row that holds the reward.
+    pub(super) fn add_hanging_rewards(
+        &self,
+        hanging: impl Iterator<Item = (usize, u64, u64)>,
+        to: &mut Columns,
+    ) -> Result<()> {
         let mut adds: Vec<(usize, &[u8])> = Vec::new();
         let Some(at) = self.recorded().find(|c| *c.name == *REWARDS).map(|c| c.at) else { return Ok(()) };
-        for (entry, &start) in entries.iter().zip(&batch.offsets) {
-            for &(step, row) in entry.hanging() {
-                let (block, i) = self.blocks.row(row)?;
-                refuse_bad(Piece { block, start: i, len: 1, step: 1 })?;
-                let (columns, nulls) = parts(block)?;
-                let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
-                if !is_null(nulls, at, i) {
-                    adds.push((start + step, columns.at(at).row(i)));
-                }
+        for (start, step, row) in hanging {
+            let (block, i) = self.blocks.row(row)?;
+            refuse_bad(Piece { block, start: i, len: 1, step: 1 })?;
+            let (columns, nulls) = parts(block)?;
+            let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
+            if !is_null(nulls, at, i) {
+                adds.push((start + step, columns.at(at).row(i)));
             }
         }
-        if let (false, Some(rewards)) = (adds.is_empty(), batch.steps.get(REWARDS)) {
+        if let (false, Some(rewards)) = (adds.is_empty(), to.get(REWARDS)) {
             let sum = rewards.with_added_rows(&adds);
-            batch.steps.set(REWARDS, sum);
+            to.set(REWARDS, sum);
+        }
+        Ok(())
+    }
+
+    /// Fills in the rows before slices. They are steps of slices that were checked before.
+    pub(super) fn look_back(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
+        let (mut spans, mut hanging, mut rows) = (Vec::new(), Vec::new(), 0);
+        batch.history_offsets.push(0);
+        for entry in entries {
+            if let Some(slice) = entry.slice() {
+                hanging.extend(slice.look_back_hanging.iter().map(|&(step, row)| (rows, step, row)));
+                spans.extend_from_slice(&slice.look_back);
+                let own: u64 = slice.look_back.iter().map(|s| s.len()).sum();
+                rows += usize::try_from(own).map_err(|_| Error::internal("a look-back larger than memory"))?;
+            }
+            batch.history_offsets.push(rows);
+        }
+        if rows > 0 {
+            batch.history = self.gather(&spans, rows)?;
+            self.add_masks(&spans, &mut batch.history)?;
+            self.add_hanging_rewards(hanging.into_iter(), &mut batch.history)?;
         }
         Ok(())
     }
@@ -271,7 +300,7 @@ impl<'a> Assembly<'a> {
     }
 
     /// Fills in the chunks and what came after their last steps: the observation from `new_obs` of the last row, else
-    /// observation and infos of the trailing row.
+    /// observation and infos of the trailing row. What comes after a slice is the next one's first row.
     pub(super) fn last_obs(&self, entries: &[&Entry], batch: &mut EpisodeBatch) -> Result<()> {
         let after = |c: &&StepColumn| matches!(root(&c.name), OBS | INFOS);
         let columns: Vec<&StepColumn> = self.columns.iter().filter(after).collect();
@@ -280,7 +309,8 @@ impl<'a> Assembly<'a> {
         let mut builders: Vec<TensorBuilder> =
             columns.iter().map(|c| TensorBuilder::with_capacity(ty(c), entries.len())).collect();
         for (i, entry) in entries.iter().enumerate() {
-            let last_row = self.index.spans[entry.spans.clone()].last().map(|s| s.end() - 1);
+            let behind = behind(entry);
+            let last_row = entry.spans(&self.index.spans).last().map(|s| s.end() - 1).filter(|_| behind.is_none());
             let mut recorded = None;
             if let Some(row) = last_row.filter(|_| self.shape().has_next_obs()) {
                 let (block, at) = self.blocks.row(row)?;
@@ -290,10 +320,14 @@ impl<'a> Assembly<'a> {
                 }
             }
             let mut trailing = None;
-            if let Some(row) = entry.tail() {
+            if let Some(row) = behind.or(entry.tail()) {
                 let (block, at) = self.blocks.row(row)?;
-                refuse_bad(Piece { block, start: at, len: 1, step: 1 })?;
+                let piece = Piece { block, start: at, len: 1, step: 1 };
+                refuse_bad(piece)?;
                 let (columns, nulls) = parts(block)?;
+                if behind.is_some() {
+                    self.check_nulls(piece, nulls)?;
+                }
                 let missing = self.recorded().find(|c| root(&c.name) == OBS && is_null(nulls, c.at, at));
                 if let (Some(missing), None) = (missing, recorded) {
                     let error = Error::data("found null in the row that holds the last observation");
@@ -324,6 +358,11 @@ impl<'a> Assembly<'a> {
         batch.last_obs = columns.iter().zip(builders).map(|(c, b)| (Arc::clone(&c.name), b.finish())).collect();
         Ok(())
     }
+}
+
+/// The row of the step after a slice's last one.
+fn behind(entry: &Entry) -> Option<u64> {
+    entry.slice().and_then(|s| s.behind)
 }
 
 fn notice(noticed: &mut Noticed, row: u64) {

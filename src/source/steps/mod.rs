@@ -427,7 +427,7 @@ impl StepsSource {
                 agent_id: who.agent.clone(),
                 tail: episode.tail,
                 hanging: episode.hanging.clone(),
-                history: Vec::new(),
+                ..Rare::default()
             }
             .boxed(),
         }))
@@ -492,13 +492,12 @@ impl Source for StepsSource {
         noticed: &mut Noticed,
     ) -> Result<EpisodeBatch> {
         let assembly = Assembly::new(self, index, entries, blocks)?;
-        let mut batch =
-            EpisodeBatch { offsets: vec![0], history_offsets: vec![0; entries.len() + 1], ..EpisodeBatch::default() };
+        let mut batch = EpisodeBatch { offsets: vec![0], ..EpisodeBatch::default() };
         let mut spans: Vec<Span> = Vec::new();
         let mut steps = 0;
         for entry in entries {
             assembly.check(entry, noticed)?;
-            for &span in &index.spans[entry.spans.clone()] {
+            for &span in entry.spans(&index.spans) {
                 match spans.last_mut() {
                     Some(last) if let Some(joined) = last.joined_consecutive(span) => *last = joined,
                     _ => spans.push(span),
@@ -509,7 +508,13 @@ impl Source for StepsSource {
         }
         batch.steps = assembly.gather(&spans, steps)?;
         assembly.add_masks(&spans, &mut batch.steps)?;
-        assembly.add_hanging_rewards(entries, &mut batch)?;
+        let starts = batch.offsets.iter().copied();
+        let hanging = entries
+            .iter()
+            .zip(starts)
+            .flat_map(|(entry, start)| entry.hanging().iter().map(move |&(step, row)| (start, step, row)));
+        assembly.add_hanging_rewards(hanging, &mut batch.steps)?;
+        assembly.look_back(entries, &mut batch)?;
         assembly.last_obs(entries, &mut batch)?;
         Ok(batch)
     }
