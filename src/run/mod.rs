@@ -170,6 +170,7 @@ pub fn convert_with(
         notes: vec![
             ("scratch_bytes".to_owned(), passes.exchanged.into()),
             ("rehearsals".to_owned(), rehearsed.len().into()),
+            ("slices".to_owned(), passes.slices().into()),
         ],
     }
     .write(dir)

@@ -47,7 +47,7 @@ pub(super) struct Passes<'a> {
     pub scratch: &'a Scratch,
     pub progress: &'a dyn Progress,
     limits: Limits,
-    pub units: Vec<Unit>,
+    units: Vec<Unit>,
     /// Number of the first unit in the data set.
     pub first_unit: usize,
     /// The row groups that are read.
@@ -200,6 +200,11 @@ impl<'a> Passes<'a> {
         self.limits.block_bytes = filled.largest();
         self.feed = Feed::Exchange(Arc::new(filled));
         Ok(self)
+    }
+
+    /// Units that are slices of an episode.
+    pub fn slices(&self) -> usize {
+        self.units.iter().filter(|unit| unit.cut.slice.is_some()).count()
     }
 
     /// Bytes of decoded input per block.

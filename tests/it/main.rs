@@ -30,6 +30,7 @@ mod pipeline;
 mod python_classes;
 mod references;
 mod resume;
+mod slices;
 mod split;
 #[cfg(feature = "sql")]
 mod sql;

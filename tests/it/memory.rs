@@ -49,19 +49,40 @@ fn a_limit_too_small_to_work_with_is_refused() {
 }
 
 #[test]
-fn an_episode_larger_than_the_limit_is_refused_before_it_is_read() {
+fn an_episode_larger_than_the_limit_is_refused_where_a_piece_needs_all_of_it() {
     let work = Work::of_batches(&[one_episode(20_000, 500)]); // 38 MiB
     let small = ["--memory-limit", "64MiB"];
-    let told = work.refused(3, &work.convert_job("[output]\nrows_per_shard = 1000\n", &small));
+    let output = "[output]\nrows_per_shard = 1000\n";
+    let piece = |options: &str| format!("[[learner.connectors]]\n{options}\n{output}");
+    let returns = piece("type = 'ComputeReturnsToGo'\ngamma = 0.9");
+    let told = work.refused(3, &work.convert_job(&returns, &small));
     contains(
         &told,
-        &["an episode of 20000 steps takes", "memory limit of 64 MiB", "episode \"0\"", "hint: --memory-limit"],
+        &[
+            "an episode of 20000 steps takes",
+            "memory limit of 64 MiB",
+            "episode \"0\"",
+            "hint: --memory-limit",
+            "MiB is enough; ComputeReturnsToGo needs an episode in memory as a whole",
+        ],
     );
     assert!(!work.path().join("out").exists(), "nothing was begun");
     // What the hint says is enough.
     let enough = told.split("--memory-limit ").nth(1).unwrap().split(' ').next().unwrap();
-    let output = work.convert_job("[output]\nrows_per_shard = 1000\n", &["--memory-limit", enough]);
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let written = work.convert_job(&returns, &["--memory-limit", enough]);
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
+    std::fs::remove_dir_all(work.path().join("out")).unwrap();
+    // Two pieces that allow it, and not in this order.
+    let both = "type = 'CountBasedCuriosity'\n[[learner.connectors]]\ntype = 'PrevActionsPrevRewards'\n\
+        input_action_space = { type = 'discrete', n = 2 }";
+    let told = work.refused(3, &work.convert_job(&piece(both), &small));
+    contains(&told, &["PrevActionsPrevRewards behind CountBasedCuriosity needs an episode in memory as a whole"]);
+    // More in front of every step than there is room for.
+    let told = work.refused(3, &work.convert_job(&piece("type = 'StackObservations'\nnum_frames = 3000"), &small));
+    contains(&told, &["MiB is enough"]);
+    // And one that needs no more of it than a few steps.
+    let written = work.convert_job(output, &small);
+    assert_eq!(written.status.code(), Some(0), "{}", stderr(&written));
 }
 
 /// Rows that are put aside take memory as well: those of one episode that follow one another as good as none.

@@ -50,7 +50,7 @@ fn by_parts(job: &Job, parts: usize, threads: usize) -> Result<Report> {
 }
 
 /// The same bytes by one process and by parts of several numbers.
-fn compare(mut job: Job, at: &Path, what: &str) -> BTreeMap<String, Vec<u8>> {
+pub fn compare(mut job: Job, at: &Path, what: &str) -> BTreeMap<String, Vec<u8>> {
     let out = |name: &str| at.join(name).display().to_string();
     job.output.path = out("one");
     let options = Options { existing: Existing::Replace, ..Options::default() };
@@ -74,7 +74,7 @@ fn compare(mut job: Job, at: &Path, what: &str) -> BTreeMap<String, Vec<u8>> {
     want
 }
 
-fn job(work: &Work, text: &str) -> Job {
+pub fn job(work: &Work, text: &str) -> Job {
     let path = work.path().join("job.toml");
     let input = "[input]\npaths = ['in']\n";
     let text = if text.contains("[input]\n") { text.replace("[input]\n", input) } else { format!("{input}{text}") };
