@@ -7,10 +7,12 @@ if a conversion does not exit as it should, or takes more than 2.5 times as long
 second: of processor time, which other programs on the machine change least.
 
 At 2n the sizes are 100,000 columns, leaves and infos, 10,000 files, 10 million episodes of one step and one of 10 million
-steps, and rows of 1 GiB (more than 1920 MiB are refused), with a memory limit that is enough for them.
+steps, and rows of 1 GiB (more than 1920 MiB are refused), with a memory limit that is enough for them. `slices` is
+one episode under the smallest limit: it fails if its peak is above that, or its content not that of a run with room.
 """
 
 import argparse
+import json
 import multiprocessing
 import os
 import pathlib
@@ -183,8 +185,25 @@ SHAPES = {
     "files": (files, 5_000, 0),
     "episodes": (episodes, 5_000_000, 0),
     "one_episode": (one_episode, 5_000_000, 0),
+    "slices": (one_episode, 5_000_000, 0, "--memory-limit", "64MiB"),
     "row_mib": (row_mib, 512, 0, "--memory-limit", "32GiB"),
 }
+
+
+def sliced(folder, binary, n, peak):
+    """What is wrong with a conversion under a memory limit of 64 MiB, which `out` has."""
+    wrong = []
+    if peak > 64:
+        wrong.append(f"slices {n:,}: found a peak of {peak:.0f} MiB, expected at most 64")
+    command = [binary, "convert", "--input", "in", "--output", "roomy", "--quiet", "--memory-limit", "16GiB"]
+    subprocess.run(command, cwd=folder, check=True)
+    manifests = [json.loads((folder / out / "manifest.json").read_text()) for out in ("out", "roomy")]
+    digests = [manifest["content_digest"] for manifest in manifests]
+    slices = json.loads((folder / "out" / "run.json").read_text())["extra"]["slices"]
+    print(f"{'':14}{slices:>12,}  slices under 64 MiB, {digests[0]}; with 16 GiB {digests[1]}")
+    if digests[0] != digests[1] or slices == 0:
+        wrong.append(f"slices {n:,}: found {digests[0]} in {slices} slices, expected {digests[1]} in some")
+    return wrong
 
 
 def main():
@@ -220,6 +239,8 @@ def main():
                 if code != expected:
                     wrong.append(f"{name} {n:,}: found the exit code {code}, expected {expected}")
                 seconds.append(cpu)
+                if name == "slices":
+                    wrong += sliced(folder, binary, n, peak)
         if seconds[1] > max(MOST * seconds[0], FLOOR):
             wrong.append(
                 f"{name}: found {seconds[1]:.2f} s at {n:,} after {seconds[0]:.2f} s at half of it, expected {MOST} times"

@@ -298,9 +298,8 @@ pub trait Connector: Debug + Send + Sync {
         0
     }
 
-    /// Where an episode that is larger than memory may be cut into slices for the piece, for a module whose episodes have
-    /// the layout `episodes` when the piece gets them. Nowhere, if it does not say otherwise: pieces look ahead, add
-    /// something up, or know where an episode begins.
+    /// Where an episode that is larger than memory may be cut, if episodes have the layout `episodes` when the piece gets
+    /// them. Nowhere, unless a piece says otherwise: it may look ahead, or know where an episode begins.
     fn slices(&self, _: Context<'_>, _episodes: &EpisodeLayout) -> Option<Slices> {
         None
     }

@@ -70,10 +70,11 @@ def run(
         output: A directory instead of the job's.
         format: ``"parquet"`` or ``"arrow"`` instead of the job's.
         parts: Into how many parts the episodes are cut, if there are enough; four times as many as tasks can run at once
-            if not given. An episode is never cut.
+            if not given. An episode is cut only where it is large and every piece can take it in slices.
         threads: CPUs that a task asks Ray for, and threads that it has.
         memory_limit: Bytes that a task stays under, or a text such as ``"4GiB"``. What it must hold at least is its
-            longest episode, a row group of the output, and what ``CountBasedCuriosity`` has counted.
+            longest episode, where a piece needs all of it, a row group of the output, and what ``CountBasedCuriosity`` has
+            counted.
         scratch: A folder on every node for what does not fit into memory; beside the output if not given.
         overwrite: Replace the data set that is in the output directory, once the new one is whole.
         task_options: More options of Ray's tasks, such as ``{"max_retries": 10, "resources": {"cpu_node": 1}}``.

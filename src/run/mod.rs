@@ -19,6 +19,7 @@ mod reader;
 mod record;
 mod schedule;
 mod shuffle;
+mod slicing;
 mod split;
 mod tables;
 mod units;

@@ -28,11 +28,11 @@ use super::tables::Storage;
 use super::units::{self, Cuts, Size, Unit};
 use crate::connector::{Rehearsed, Room, Survey};
 use crate::error::{Error, Result};
-use crate::pipeline::{ModulePlan, NeedsWhole, Pipeline, Slicing, Surveys};
+use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
 use crate::source::Source;
-use crate::source::index::{Entry, Index};
+use crate::source::index::Index;
 use crate::source::rows::RowGroupRef;
 
 /// What all passes over one index share.
@@ -101,19 +101,6 @@ pub(super) struct Work<'a> {
     pub pieces: usize,
 }
 
-impl Work<'_> {
-    /// Where each module's episodes may be cut.
-    pub fn slicing(&self) -> Vec<Result<Slicing, NeedsWhole>> {
-        let of = |(i, module): (usize, &ModulePlan)| {
-            let layout = self.index.layouts.get(i).unwrap_or(&self.index.layout);
-            self.pipeline.slicing(self.pieces, &module.settings, layout)
-        };
-        // An item of msgpack is decoded as a whole.
-        let modules = if self.source.rows_are_steps() { self.modules } else { &[] };
-        modules.iter().enumerate().map(of).collect()
-    }
-}
-
 impl<'a> Passes<'a> {
     /// Shares the memory.
     ///
@@ -146,7 +133,7 @@ impl<'a> Passes<'a> {
             let window = usize::try_from(window).unwrap_or(usize::MAX);
             limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
         }
-        budget.check_units(&units, index, &needs, limits, &|entry| why_whole(&work, &slicing, entry))?;
+        budget.check_units(&units, index, &needs, limits, &|entry| work.why_whole(&slicing, entry))?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
         let groups = match cuts {
@@ -407,25 +394,6 @@ fn needed_groups(groups: &[RowGroupRef], index: &Index, units: &[Unit]) -> Vec<R
         }
     }
     groups.iter().zip(needed).filter(|(_, needed)| *needed).map(|(group, _)| *group).collect()
-}
-
-/// Why an entry that is too large stays whole, as the end of a sentence.
-fn why_whole(work: &Work<'_>, slicing: &[Result<Slicing, NeedsWhole>], entry: &Entry) -> String {
-    let name = |piece: usize| work.pipeline.pieces().nth(piece).map_or("a piece", |p| p.name());
-    match slicing.get(entry.module as usize) {
-        None => "an episode recorded as an item must be in memory as a whole".to_owned(),
-        Some(Err(NeedsWhole { piece, behind: None })) => {
-            format!("{} needs an episode in memory as a whole", name(*piece))
-        }
-        Some(Err(NeedsWhole { piece, behind: Some(before) })) => {
-            let (piece, before) = (name(*piece), name(*before));
-            format!("{piece} behind {before} needs an episode in memory as a whole")
-        }
-        Some(Ok(Slicing { from_start: true, .. })) if entry.t_started != 0 => {
-            "with compat = \"rllib-2.60\" a chunk that continues an episode must be in memory as a whole".to_owned()
-        }
-        Some(Ok(_)) => "these must be in memory at once".to_owned(),
-    }
 }
 
 /// Decoders know the row that they stumbled over; whose it is, the index knows.

@@ -106,7 +106,7 @@ fn trailing_rows_and_none() {
     let actions: Vec<Option<f64>> = rows.iter().map(|r| (r.1 < STEPS).then_some(0.5)).collect();
     let trailing = with(log(&rows), "actions", Arc::new(Float64Array::from(actions)));
     let ends: Vec<bool> = rows.iter().map(|r| *r == (6, STEPS - 1)).collect();
-    let job = "[input]\nwhere = 'length > 100'\n[learner]\nalgorithm = 'CQL'\n";
+    let job = "[input]\nwhere = 'episode_length > 100'\n[learner]\nalgorithm = 'CQL'\n";
     if cfg!(feature = "sql") {
         same(&work(with(trailing.clone(), "terminateds", bools(&ends))), job);
     }
@@ -223,7 +223,7 @@ fn returns_are_those_of_the_episode() {
     let long = rows.iter().zip(rewards.values()).filter(|(r, _)| r.0 == 6);
     let sum = long.fold(0.0, |sum, (_, r)| sum + r);
     for bad in ["", "on_bad_episode = 'skip'\n"] {
-        let manifest = same(&work, &format!("[input]\n{bad}where = 'return = {sum:?}'\n"));
+        let manifest = same(&work, &format!("[input]\n{bad}where = 'episode_return = {sum:?}'\n"));
         assert_eq!(manifest["counts"]["steps_out"], STEPS, "the last bit is another one");
     }
 }

@@ -57,10 +57,11 @@ fn slice(all: &EpisodeBatch, i: usize, rows: Range<usize>, look_back: usize) -> 
     out
 }
 
-/// The ends of slices of a chunk of `len` steps: at every place alone, and at every multiple of some lengths.
+/// The ends of slices of a chunk of `len` steps: at every multiple of some lengths, and, in a long one, at every place alone.
 fn cuts(len: usize, period: usize) -> Vec<Vec<usize>> {
     let places: Vec<usize> = (1..len).filter(|at| at % period == 0).collect();
-    let mut out: Vec<Vec<usize>> = places.iter().map(|&at| vec![at, len]).collect();
+    let alone = places.iter().filter(|_| len > 5);
+    let mut out: Vec<Vec<usize>> = alone.map(|&at| vec![at, len]).collect();
     for stride in [1, 2] {
         out.push(places.iter().copied().filter(|at| at % (period * stride) == 0).chain([len]).collect());
     }
@@ -77,7 +78,7 @@ impl Place {
     /// How often slices give what the episodes give, cut at every place where they may be; else what differs.
     fn slices_agree(&self) -> Result<usize, String> {
         let Some(slicing) = self.slicing() else { return Ok(0) };
-        let lengths = [4, 5, 0, 1, 9, 3];
+        let lengths = [4, 5, 0, 1, 9];
         let all = episodes(&lengths, &self.obs);
         let mut repairs = Repairs::default();
         let whole = self.run_counting(std::slice::from_ref(&all), &mut repairs).remove(0).into_columns();
@@ -140,7 +141,7 @@ fn slices_give_what_the_episode_gives() {
     }
     names.remove("StackObservations"); // as `FrameStacking`
     assert_eq!(names.into_iter().collect::<Vec<_>>(), SLICED, "other pieces than these allow cuts");
-    assert!(cases > 5_000 && beside > 1_000, "{cases} {beside}");
+    assert!(cases > 3_000 && beside > 500, "{cases} {beside}");
 }
 
 /// A piece that says of itself what is not true.
@@ -182,22 +183,52 @@ impl Connector for Liar {
     }
 }
 
+/// Pieces in front of RLlib's pipeline.
+fn in_front(pieces: Vec<Box<dyn Connector>>) -> Place {
+    let learner: Learner = serde_json::from_value(json!({ "algorithm": "CQL" })).unwrap();
+    let what = format!("{pieces:?}");
+    let pipeline = Pipeline::with_own(&learner, pieces).unwrap();
+    let obs: Observations = vec![("obs", TensorType::new(DType::Float32, [2]))];
+    let steps = episodes(&[1], &obs).steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
+    let settings = ModuleSettings::default();
+    let layout = pipeline.layout(&settings, &EpisodeLayout { steps, last_obs: true }).unwrap();
+    let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
+    Place { pipeline, modules, obs, at: 0, what }
+}
+
 #[test]
 fn a_piece_that_lies_is_caught() {
     fn caught<P: Piece>(piece: P, look_back: usize) -> bool {
-        let learner: Learner = serde_json::from_value(json!({})).unwrap();
-        let liar = Liar { piece: Box::new(piece), look_back };
-        let pipeline = Pipeline::with_own(&learner, vec![Box::new(liar)]).unwrap();
-        let obs: Observations = vec![("obs", TensorType::new(DType::Float32, [2]))];
-        let steps = episodes(&[1], &obs).steps.iter().map(|(n, t)| (Arc::clone(n), t.ty().clone())).collect();
-        let settings = ModuleSettings::default();
-        let layout = pipeline.layout(&settings, &EpisodeLayout { steps, last_obs: true }).unwrap();
-        let modules = vec![ModulePlan { part: None, id: "default_policy".to_owned(), settings, layout }];
-        let place = Place { pipeline, modules, obs, at: 0, what: "a liar".to_owned() };
-        place.slices_agree().is_err()
+        in_front(vec![Box::new(Liar { piece: Box::new(piece), look_back })]).slices_agree().is_err()
     }
     assert!(caught(ActionChunking { chunk_size: 3, ..ActionChunking::default() }, 0), "looks ahead");
     assert!(caught(ComputeReturnsToGo { gamma: 0.9 }, 0), "adds up what comes");
     assert!(caught(StackObservations { num_frames: 3 }, 1), "looks back on more than it says");
     assert!(!caught(StackObservations { num_frames: 3 }, 2), "and this is the truth");
+}
+
+/// Expressions that look at their own row alone, also where later pieces look back on what they made.
+#[cfg(feature = "sql")]
+#[test]
+fn expressions_row_by_row() {
+    let expression = |columns: Value, into: &str| {
+        let piece: gristmill::connectors::Expression =
+            serde_json::from_value(json!({ "columns": columns, "into": into })).unwrap();
+        let previous = json!({ "n_prev_actions": 2, "n_prev_rewards": 3 });
+        let previous: gristmill::connectors::PrevActionsPrevRewards = serde_json::from_value(previous).unwrap();
+        in_front(vec![Box::new(piece), Box::new(previous)]).slices_agree().unwrap()
+    };
+    let by_row = [
+        (json!({ "rewards": "rewards * 0.5 + t" }), "episodes"),
+        (json!({ "obs/1": "\"obs/0\" / 3 + t", "actions/0": "\"actions/1\" + \"obs/1\"" }), "episodes"),
+        (json!({ "mine": "rewards > 3 AND eps_id <> '1'" }), "episodes"),
+        (json!({ "rewards": "rewards * \"obs/0\"" }), "batch"),
+    ];
+    for (columns, into) in by_row {
+        assert!(expression(columns.clone(), into) > 10, "{columns}");
+    }
+    let whole = ["rewards / avg(rewards)", "rewards * episode_length", "coalesce(lag(rewards) OVER (ORDER BY t), 0)"];
+    for text in whole.into_iter().chain(["rewards * terminateds", "episode_return"]) {
+        assert_eq!(expression(json!({ "rewards": text }), "episodes"), 0, "{text}");
+    }
 }
