@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float64Array, Int32Array, StructArray};
 use arrow::datatypes::{DataType, Field};
+use gristmill::job::Job;
+use gristmill::progress::Silent;
+use gristmill::run::{self, Options};
+use gristmill::sink::ColumnData;
 use serde_json::Value;
 
 use crate::determinism::{cut, files};
@@ -225,5 +229,29 @@ fn returns_are_those_of_the_episode() {
     for bad in ["", "on_bad_episode = 'skip'\n"] {
         let manifest = same(&work, &format!("[input]\n{bad}where = 'episode_return = {sum:?}'\n"));
         assert_eq!(manifest["counts"]["steps_out"], STEPS, "the last bit is another one");
+    }
+}
+
+/// In memory, where windows stay an index until the end.
+#[test]
+fn compiled_in_memory() {
+    let rows = three();
+    let columns = with(log(&rows), "state_out", vectors(&rows, 5));
+    for learner in
+        ["[rl_module]\nstateful = true\nmax_seq_len = 7\n", "[[learner.connectors]]\ntype = 'MeanStdFilter'\n"]
+    {
+        let job = Job::from_toml_str(&format!("version = 1\n[input]\npaths = ['x']\n{learner}")).unwrap();
+        let compiled = |limit: u64, threads: usize| {
+            let options = Options { memory_limit: Some(limit << 20), threads: Some(threads), ..Options::default() };
+            let mut out = run::compile(&job, vec![batch(columns.clone())], &options, &Silent).unwrap();
+            let module = out.modules.swap_remove("default_policy").unwrap();
+            let bytes = |(name, data): (String, ColumnData)| match data {
+                ColumnData::Tensor(tensor) => (name, tensor.bytes().to_vec()),
+                ColumnData::Ids(ids) => (name, format!("{ids:?}").into_bytes()),
+            };
+            (module.rows, module.columns.into_iter().map(bytes).collect::<Vec<_>>())
+        };
+        let whole = compiled(8 << 10, 2);
+        assert!(compiled(64, 1) == whole && compiled(80, 3) == whole, "{learner}");
     }
 }
