@@ -80,7 +80,7 @@ mod tests {
     use super::*;
     use crate::tensor::{DType, TensorType};
 
-    fn slicing(connectors: Value, stateful: bool) -> Result<Slicing, NeedsWhole> {
+    fn slicing(connectors: &Value, stateful: bool) -> Result<Slicing, NeedsWhole> {
         let learner = json!({ "connectors": connectors });
         let pipeline = Pipeline::new(&serde_json::from_value(learner).unwrap()).unwrap();
         let module = ModuleSettings { stateful, max_seq_len: Some(6), ..ModuleSettings::default() };
@@ -101,14 +101,14 @@ mod tests {
         let previous = json!({ "type": "PrevActionsPrevRewards", "n_prev_actions": 2 });
         let curious = json!({ "type": "CountBasedCuriosity" });
         let of = |period, look_back| Ok(Slicing { period, look_back, from_start: false });
-        assert_eq!(slicing(json!([]), false), of(1, 0));
-        assert_eq!(slicing(json!([]), true), of(6, 1));
-        assert_eq!(slicing(json!([previous, { "type": "MeanStdFilter" }]), false), of(1, 2));
-        assert_eq!(slicing(json!([frames, curious]), true), of(6, 4), "states are not what curiosity changes");
+        assert_eq!(slicing(&json!([]), false), of(1, 0));
+        assert_eq!(slicing(&json!([]), true), of(6, 1));
+        assert_eq!(slicing(&json!([previous, { "type": "MeanStdFilter" }]), false), of(1, 2));
+        assert_eq!(slicing(&json!([frames, curious]), true), of(6, 4), "states are not what curiosity changes");
         let whole = |piece, behind| Err(NeedsWhole { piece, behind });
-        assert_eq!(slicing(json!([curious, frames, previous]), false), whole(2, Some(0)));
+        assert_eq!(slicing(&json!([curious, frames, previous]), false), whole(2, Some(0)));
         assert_eq!(
-            slicing(json!([frames, { "type": "ComputeReturnsToGo", "gamma": 0.9 }, curious]), false),
+            slicing(&json!([frames, { "type": "ComputeReturnsToGo", "gamma": 0.9 }, curious]), false),
             whole(1, None)
         );
     }

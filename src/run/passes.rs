@@ -113,13 +113,12 @@ impl<'a> Passes<'a> {
         let step_bytes = needs.step_in.max(needs.step_out);
         let index_bytes = budget::index_bytes(index);
         let mut limits = budget.share(index_bytes, &needs)?;
-        let cut = |limits: Limits| match cuts {
-            Some(cuts) => units::along(index, needs.period, cuts),
-            None => {
-                let steps = (limits.unit_bytes / step_bytes.max(1)).max(1) as u64;
-                let most = limits.unit_steps;
-                units::cut(index, Size { period: needs.period, steps, most, slicing: &slicing })
+        let cut = |limits: Limits| {
+            if let Some(cuts) = cuts {
+                return units::along(index, needs.period, cuts);
             }
+            let steps = (limits.unit_bytes / step_bytes.max(1)).max(1) as u64;
+            units::cut(index, Size { period: needs.period, steps, most: limits.unit_steps, slicing: &slicing })
         };
         let mut units = cut(limits);
         let window = exchange::window_bytes(&units, needs.row_bytes);
