@@ -14,7 +14,6 @@ one episode under the smallest limit: it fails if its peak is above that, or its
 import argparse
 import json
 import multiprocessing
-import os
 import pathlib
 import struct
 import subprocess
@@ -27,6 +26,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 GROUP = 1 << 18
+
+# Runs a program and prints its exit code, its processor time and its peak in MiB. The peak of a child counts from that of
+# whoever starts it, so this is a Python that has imported next to nothing.
+STARTER = """
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
+_, status, usage = os.wait4(pid, 0)
+print([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024])
+"""
 
 # Growth that is refused: times the seconds at n, where those at 2n are more than the floor.
 MOST, FLOOR = 2.5, 0.5
@@ -221,19 +229,16 @@ def main():
             with tempfile.TemporaryDirectory() as tmp:
                 folder = pathlib.Path(tmp)
                 (folder / "in").mkdir()
-                # In a process of its own: the peak of a child counts from that of whoever starts it.
                 maker = multiprocessing.get_context("spawn").Process(target=make, args=(n, folder / "in"))
                 maker.start()
                 maker.join()
                 job = ["job.toml"] if (folder / "job.toml").exists() else []
                 command = [binary, "convert", *job, "--input", "in", "--output", "out", "--quiet", *more]
                 started = time.monotonic()
-                child = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
-                told = child.stderr.read()
-                _, status, usage = os.wait4(child.pid, 0)
-                wall = time.monotonic() - started
-                cpu, peak = usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
-                code = os.waitstatus_to_exitcode(status)
+                starter = [sys.executable, "-S", "-c", STARTER, *command]
+                child = subprocess.run(starter, cwd=folder, capture_output=True, text=True, check=True)
+                wall, told = time.monotonic() - started, child.stderr
+                code, cpu, peak = json.loads(child.stdout.splitlines()[-1])
                 first = told.splitlines()[0][:100] if told else ""
                 print(f"{name:14}{n:>12,}  {wall:7.2f} s  {cpu:7.2f} s cpu  {peak:8.0f} MiB  exit {code}  {first}")
                 if code != expected:
