@@ -326,8 +326,8 @@ pub fn laid_out(ty: &TensorType, parts: &[Windowed]) -> Tensor {
     let bytes = ty.row_bytes();
     let rows = parts.iter().map(|part| part.index.rows()).sum();
     let mut out = vec![0; rows * bytes];
-    if bytes > 0 {
-        let at_a_time = (PART / bytes).max(1);
+    if let Some(at_a_time) = PART.checked_div(bytes) {
+        let at_a_time = at_a_time.max(1);
         let mut rest = out.as_mut_slice();
         let mut tasks = Vec::new();
         for part in parts {
