@@ -1,5 +1,7 @@
 //! How many threads work, and starting them.
 
+use std::thread::{Builder, JoinHandle};
+
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use crate::error::{Error, Result};
@@ -19,6 +21,15 @@ pub fn pool(threads: usize) -> Result<ThreadPool> {
     builder.build().map_err(|e| Error::environment(format!("cannot start {threads} threads: {e}")))
 }
 
+/// Starts a thread beside the pool, for waiting: it must not compute.
+///
+/// # Errors
+/// Of kind `Environment` if the system refuses.
+pub fn beside<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<JoinHandle<T>> {
+    let started = Builder::new().name(name.to_owned()).spawn(work);
+    started.map_err(|e| Error::environment(format!("cannot start a thread: {e}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -28,5 +39,7 @@ mod tests {
         assert_eq!((count(Some(3)), count(Some(0))), (3, 1));
         assert!(count(None) >= 1);
         assert_eq!(pool(3).unwrap().current_num_threads(), 3);
+        let name = beside("waits", || std::thread::current().name().map(str::to_owned)).unwrap();
+        assert_eq!(name.join().unwrap().as_deref(), Some("waits"));
     }
 }

@@ -49,7 +49,7 @@ use crate::job::Job;
 use crate::manifest::{InputFile, Manifest, ModuleRecord};
 use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
-use crate::sink::{Existing, Intent, IntentFile, OutputDir};
+use crate::sink::{Durable, Existing, Intent, IntentFile, OutputDir};
 use crate::source::{self, Source, recognise};
 
 /// What changes how a run goes, and not a byte of what it writes.
@@ -118,8 +118,7 @@ pub fn convert_with(
         let mut tables = Vec::with_capacity(modules.len());
         let mut steps = Vec::new();
         let output = |stream: usize, folder, columns: &[ColumnLayout]| {
-            let (schema, journal) = (schemas[stream].clone(), Arc::clone(&journal));
-            Output::new(stream, folder, schema, columns, &job.output, journal, &kept)
+            Output::new(stream, folder, schemas[stream].clone(), columns, &job.output, &kept)
         };
         for (i, (module, stored)) in modules.iter().zip(&storage).enumerate() {
             let folder = dir.module_dir(module.part.as_deref(), &module.id)?;
@@ -137,7 +136,8 @@ pub fn convert_with(
             });
         }
         streams.append(&mut steps);
-        Ok::<_, Error>(Outputs::new(streams, tables, prepared.provenance.columns().len()))
+        let durable = Durable::new(Arc::clone(&journal))?;
+        Ok::<_, Error>(Outputs::new(streams, tables, prepared.provenance.columns().len(), durable))
     };
     let passes = passes.sort()?;
     let mut rehearsed = IndexMap::new();

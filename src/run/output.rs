@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::job::Format;
 use crate::manifest::{ColumnRecord, ModuleRecord, ShardRecord, TableRecord};
 use crate::sink::{
-    ColumnType, ContentDigest, EncodedRowGroup, Encoder, Finished, Journal, ModuleDir, RowGroupData, ShardSchema,
+    ColumnType, ContentDigest, Durable, EncodedRowGroup, Encoder, Finished, ModuleDir, RowGroupData, ShardSchema,
     ShardWriter, combine, row_group_rows,
 };
 use crate::stats::{self, ColumnStats};
@@ -158,12 +158,13 @@ pub(super) struct Outputs {
     tables: Vec<Vec<TableStream>>,
     /// Columns in front of the batch's.
     provenance: usize,
+    durable: Durable,
 }
 
 impl Outputs {
     /// One output a stream.
-    pub fn new(streams: Vec<Output>, tables: Vec<Vec<TableStream>>, provenance: usize) -> Self {
-        Self { streams, tables, provenance }
+    pub fn new(streams: Vec<Output>, tables: Vec<Vec<TableStream>>, provenance: usize, durable: Durable) -> Self {
+        Self { streams, tables, provenance, durable }
     }
 
     /// Adds what a unit brings to a module: rows, and of each of its tables the steps.
@@ -171,7 +172,7 @@ impl Outputs {
     /// # Errors
     /// If scratch space fails.
     pub fn push(&mut self, module: usize, mut rows: Brought, steps: Vec<Rows>) -> Result<()> {
-        let Self { streams, tables, provenance } = self;
+        let Self { streams, tables, provenance, .. } = self;
         for (own, steps) in tables[module].iter_mut().zip(steps) {
             own.table.take(&mut rows, *provenance, steps.rows)?;
             streams[own.stream].cutter.push(steps);
@@ -205,12 +206,14 @@ impl Outputs {
 
     /// Appends a row group. They come in the order in which they were cut.
     pub fn append(&mut self, group: Encoded) -> Result<()> {
-        self.streams[group.stream].append(group)
+        self.streams[group.stream].append(group, &mut self.durable)
     }
 
-    /// Ends the last shards.
+    /// Ends the last shards, and waits until all are on the disk.
     pub fn finish(self) -> Result<Vec<ModuleRecord>> {
-        let records = self.streams.into_iter().map(Output::finish).collect::<Result<Vec<_>>>()?;
+        let mut durable = self.durable;
+        let records = self.streams.into_iter().map(|s| s.finish(&mut durable)).collect::<Result<Vec<_>>>()?;
+        durable.finish()?;
         let tables = self.tables.into_iter().map(|own| own.into_iter().map(|t| t.table.table).collect()).collect();
         with_tables(records, tables)
     }
@@ -241,7 +244,6 @@ pub(super) struct Output {
     cutter: Cutter,
     shuffler: Option<Shuffler>,
     writer: Option<ShardWriter>,
-    journal: Arc<Journal>,
     /// The first shards, as an interrupted run has left them.
     finished: Vec<Finished>,
     /// Rows of the shard that is being made.
@@ -259,7 +261,6 @@ impl Output {
         schema: ShardSchema,
         columns: &[batch::ColumnLayout],
         output: &crate::job::Output,
-        journal: Arc<Journal>,
         kept: &[Finished],
     ) -> Result<Self> {
         let group_rows = row_group_rows(&schema, output.rows_per_shard);
@@ -277,7 +278,6 @@ impl Output {
             cutter: Cutter::new(stream, output.rows_per_shard, group_rows),
             shuffler: None,
             writer: None,
-            journal,
             finished,
             rows: 0,
             shards: Vec::new(),
@@ -307,7 +307,7 @@ impl Output {
     }
 
     /// Appends a row group. They come in the order in which they were cut.
-    fn append(&mut self, group: Encoded) -> Result<()> {
+    fn append(&mut self, group: Encoded, durable: &mut Durable) -> Result<()> {
         for (all, own) in self.stats.iter_mut().zip(&group.stats) {
             if let (Some(all), Some(own)) = (all, own) {
                 all.merge(own);
@@ -329,7 +329,7 @@ impl Output {
         };
         writer.append(bytes)?;
         if group.ends_shard {
-            self.finish_shard(writer)?;
+            self.finish_shard(writer, durable)?;
         } else {
             self.writer = Some(writer);
         }
@@ -353,11 +353,11 @@ impl Output {
         ShardWriter::create(&self.dir.shard(self.shards.len(), self.format).0, &self.module.encoder)
     }
 
-    fn finish_shard(&mut self, writer: ShardWriter) -> Result<()> {
+    fn finish_shard(&mut self, writer: ShardWriter, durable: &mut Durable) -> Result<()> {
         let file = self.dir.shard(self.shards.len(), self.format).1;
-        let info = writer.finish()?;
+        let (info, unsynced) = writer.close()?;
         let shard = Finished { file, rows: info.rows as u64, bytes: info.bytes, digest: info.digest };
-        self.journal.finished(&shard)?;
+        durable.push(unsynced, shard.clone())?;
         let Finished { file, rows, bytes, digest } = shard;
         self.shards.push(ShardRecord { file, rows, bytes, digest });
         self.rows = 0;
@@ -365,16 +365,16 @@ impl Output {
     }
 
     /// Ends the last shard. A module without rows gets one shard that says which columns it would have.
-    pub fn finish(mut self) -> Result<ModuleRecord> {
+    pub fn finish(mut self, durable: &mut Durable) -> Result<ModuleRecord> {
         if let Some(writer) = self.writer.take() {
-            self.finish_shard(writer)?;
+            self.finish_shard(writer, durable)?;
         }
         if self.shards.is_empty() && self.finished.first().is_some_and(|f| f.rows == 0) {
             self.keep_shard()?;
         }
         if self.shards.is_empty() {
             let writer = self.start_shard()?;
-            self.finish_shard(writer)?;
+            self.finish_shard(writer, durable)?;
         }
         let digests = self.digests.into_iter().map(ContentDigest::finish).collect();
         Ok(record(self.dir.relative, self.module.encoder.schema(), self.shards, digests, self.stats))

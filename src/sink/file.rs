@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
@@ -29,11 +29,33 @@ impl HashingFile {
         BufWriter::with_capacity(1 << 20, Self { file, hasher: blake3::Hasher::new(), bytes: 0 })
     }
 
-    /// Brings a buffered file to the disk: its length and digest.
-    pub(super) fn finish(buffered: BufWriter<Self>, path: &Path) -> Result<(u64, String)> {
+    /// Ends a buffered file: its length and digest, and what is left to do.
+    pub(super) fn finish(buffered: BufWriter<Self>, path: &Path) -> Result<(u64, String, Unsynced)> {
         let this = buffered.into_inner().map_err(|e| failed("write", path, e.error()))?;
-        this.file.sync_all().map_err(|e| failed("write", path, &e))?;
-        Ok((this.bytes, format!("blake3:{}", this.hasher.finalize())))
+        let digest = format!("blake3:{}", this.hasher.finalize());
+        Ok((this.bytes, digest, Unsynced::of(this.file, path)))
+    }
+}
+
+/// A file that is written as a whole, and may not be on the disk yet.
+#[must_use = "a file is not on the disk before it is synced"]
+#[derive(Debug)]
+pub struct Unsynced {
+    file: File,
+    path: PathBuf,
+}
+
+impl Unsynced {
+    pub(super) fn of(file: File, path: &Path) -> Self {
+        Self { file, path: path.to_owned() }
+    }
+
+    /// Waits until it is on the disk.
+    ///
+    /// # Errors
+    /// If the disk refuses, which some do no earlier than now.
+    pub fn sync(self) -> Result<()> {
+        self.file.sync_all().map_err(|e| failed("write", &self.path, &e))
     }
 }
 

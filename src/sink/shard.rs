@@ -8,7 +8,7 @@ use ::parquet::file::writer::SerializedFileWriter;
 use arrow::error::ArrowError;
 use arrow::ipc::writer::EncodedData;
 
-use super::file::{HashingFile, failed};
+use super::file::{HashingFile, Unsynced, failed};
 use super::ipc::{IpcEncoder, IpcFile};
 use super::parquet::{self, EncodedColumns, ParquetEncoder};
 use super::schema::{RowGroupData, ShardSchema};
@@ -153,12 +153,19 @@ impl ShardWriter {
 
     /// Writes the footer and waits until the file is on the disk.
     pub fn finish(self) -> Result<ShardInfo> {
+        let (info, file) = self.close()?;
+        file.sync()?;
+        Ok(info)
+    }
+
+    /// Writes the footer. Somebody must still wait for the disk.
+    pub fn close(self) -> Result<(ShardInfo, Unsynced)> {
         let file = match self.out {
             Out::Parquet(file) => file.into_inner().map_err(|e| parquet_failed(&self.path, &e))?,
             Out::Ipc(file) => file.finish().map_err(|e| ipc_failed(&self.path, &e))?,
         };
-        let (bytes, digest) = HashingFile::finish(file, &self.path)?;
-        Ok(ShardInfo { rows: self.rows, bytes, digest, row_groups: self.row_groups })
+        let (bytes, digest, file) = HashingFile::finish(file, &self.path)?;
+        Ok((ShardInfo { rows: self.rows, bytes, digest, row_groups: self.row_groups }, file))
     }
 }
 

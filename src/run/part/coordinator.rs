@@ -27,7 +27,7 @@ use crate::job::Job;
 use crate::manifest::{InputFile, ModuleRecord};
 use crate::pipeline::Surveys;
 use crate::progress::Progress;
-use crate::sink::{Between, Existing, Journal, ModuleDir, OutputDir, ShardSchema};
+use crate::sink::{Between, Durable, Existing, Journal, ModuleDir, OutputDir, ShardSchema};
 
 /// How the work is cut into tasks. None of it moves a byte of the output.
 #[derive(Debug, Clone, Copy)]
@@ -234,8 +234,11 @@ impl Coordinator {
             }
             streams.push(if made.is_empty() {
                 // One shard, which says what columns there would be.
-                let journal = Arc::clone(&self.journal);
-                Output::new(number, folder, schema, stream.columns, &self.job.output, journal, &[])?.finish()?
+                let mut durable = Durable::new(Arc::clone(&self.journal))?;
+                let output = Output::new(number, folder, schema, stream.columns, &self.job.output, &[])?;
+                let record = output.finish(&mut durable)?;
+                durable.finish()?;
+                record
             } else {
                 let encoder = ModuleEncoder::new(schema, stream.columns, &self.job.output, 0)?;
                 joined(folder.relative, &self.schemas[number], encoder.no_stats(), made)?
