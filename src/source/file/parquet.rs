@@ -63,7 +63,7 @@ impl Footer {
         batch_rows: usize,
     ) -> Result<Reader> {
         let group = self.0.metadata().row_group(row_group);
-        let file = Shared::new(file, bytes);
+        let file = Shared::new(file, bytes, group);
         let window = (WINDOWS / group.num_columns().max(1)).clamp(16 << 10, 512 << 10);
         let paged = |&root: &usize| {
             let field = self.0.schema().field(root);

@@ -388,6 +388,6 @@ fn lists_of_elements_without_bytes_are_not_counted_out() {
     bytes[4..4 + list.len()].copy_from_slice(&list);
     let (_dir, file) = open("a.parquet", &bytes).unwrap();
     let e = read_all(&file, &["t"], 100).unwrap_err();
-    assert!(e.what().contains("a list of elements without bytes in a page header"), "{e}");
+    assert!(e.what().contains("a list of elements without bytes"), "{e}");
     assert_eq!(read_all(&file, &["obs"], 100).unwrap()[0].num_rows(), 10);
 }

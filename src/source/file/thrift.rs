@@ -3,6 +3,8 @@
 //! The crate skips fields that it does not know, and gives an element of a list of booleans no bytes. So a list that claims
 //! 2^31 of them stands in seven bytes and takes seconds to skip, and a small file may have thousands of them, in its footer
 //! and in every page header. No field of Parquet's is such a list, nor could the crate skip one as Thrift writes it.
+//!
+//! And it makes room for as many values as a dictionary's page header claims, before it looks for them.
 
 /// Nests inside nests; the crate goes as deep.
 const DEEPEST: usize = 72;
@@ -14,7 +16,8 @@ pub(super) enum Looked {
     Whole,
     /// The bytes end inside it.
     Cut,
-    /// It holds a list, set or map whose elements have no bytes, or a field of another type than Parquet's.
+    /// It holds a list, set or map whose elements have no bytes, a field of another type than Parquet's or too large for
+    /// it, or a dictionary of more values than bytes.
     Empty,
 }
 
@@ -56,12 +59,27 @@ impl Kind {
 /// Looks through the struct (in Thrift's compact protocol) that the bytes start with. Whatever is wrong with it otherwise is
 /// for the crate to say.
 pub(super) fn look(bytes: &[u8], kind: Kind) -> Looked {
-    let mut walk = Walk { bytes, at: 0 };
-    match walk.fields(kind, 0) {
-        Ok(()) | Err(End::Strange) => Looked::Whole,
-        Err(End::Cut) => Looked::Cut,
-        Err(End::Empty) => Looked::Empty,
-    }
+    Walk { bytes, at: 0, claims: Claims::default() }.look(kind)
+}
+
+/// The same for a page header; in a chunk that is not compressed (`plain`) a page has as many bytes as it has in the file,
+/// whatever else it claims.
+pub(super) fn look_at_page(bytes: &[u8], plain: bool) -> Looked {
+    let mut walk = Walk { bytes, at: 0, claims: Claims::default() };
+    let looked = walk.look(Kind::PageHeader);
+    let Claims { unpacked, packed, dictionary } = walk.claims;
+    let bytes = if plain { packed } else { unpacked };
+    // A value that has no bytes at all may stand in a dictionary once.
+    if looked == Looked::Whole && dictionary > bytes.max(1) { Looked::Empty } else { looked }
+}
+
+/// What a page header says of its page.
+#[derive(Debug, Clone, Copy, Default)]
+struct Claims {
+    unpacked: i64,
+    packed: i64,
+    /// Values of a dictionary.
+    dictionary: i64,
 }
 
 const BOOL: u8 = 1;
@@ -79,9 +97,18 @@ enum End {
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
+    claims: Claims,
 }
 
 impl Walk<'_> {
+    fn look(&mut self, kind: Kind) -> Looked {
+        match self.fields(kind, 0) {
+            Ok(()) | Err(End::Strange) => Looked::Whole,
+            Err(End::Cut) => Looked::Cut,
+            Err(End::Empty) => Looked::Empty,
+        }
+    }
+
     fn byte(&mut self) -> Result<u8, End> {
         let byte = self.bytes.get(self.at).copied().ok_or(End::Cut)?;
         self.at += 1;
@@ -97,7 +124,8 @@ impl Walk<'_> {
                 return Ok(out);
             }
         }
-        Err(End::Strange)
+        // The crate reads on, and takes what is left of it.
+        Err(End::Empty)
     }
 
     fn skip(&mut self, n: u64) -> Result<(), End> {
@@ -145,9 +173,7 @@ impl Walk<'_> {
                 return Ok(());
             }
             if step == 0 {
-                let coded = self.varint()?;
-                let half = i64::try_from(coded >> 1).map_err(|_| End::Strange)?;
-                number = if coded & 1 == 0 { half } else { -half - 1 };
+                number = number_of(self.varint()?);
             } else {
                 number += i64::from(step);
             }
@@ -157,6 +183,16 @@ impl Walk<'_> {
             match kind.field(number) {
                 Some((wanted, _)) if wanted != ty && !(wanted == BOOL && ty == 2) => return Err(End::Empty),
                 Some((STRUCT, inner)) => self.fields(inner, depth + 1)?,
+                Some((I32, _)) => {
+                    // The crate takes the last 32 bits of a larger one.
+                    let claimed = i32::try_from(number_of(self.varint()?)).map_err(|_| End::Empty)?;
+                    match (kind, number) {
+                        (Kind::PageHeader, 2) => self.claims.unpacked = claimed.into(),
+                        (Kind::PageHeader, 3) => self.claims.packed = claimed.into(),
+                        (Kind::DictionaryPageHeader, 1) => self.claims.dictionary = claimed.into(),
+                        _ => {}
+                    }
+                }
                 _ => self.value(ty, depth + 1)?,
             }
         }
@@ -174,6 +210,11 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// A signed number as Thrift writes it: 0, -1, 1, -2 ... are 0, 1, 2, 3.
+const fn number_of(coded: u64) -> i64 {
+    (coded >> 1).cast_signed() ^ -(coded & 1).cast_signed()
 }
 
 #[cfg(test)]
@@ -224,5 +265,30 @@ mod tests {
         assert_eq!(look(&inner, Kind::PageHeader), Looked::Empty);
         assert_eq!(look(&[0x08, 4, 0, 0], Kind::PageHeader), Looked::Empty);
         assert_eq!(look(&[0x05, 0x80, 0x80, 8, 0, 0], Kind::PageHeader), Looked::Empty, "a number beyond 16 bits");
+    }
+
+    #[test]
+    fn a_dictionary_of_more_values_than_bytes_is_told() {
+        // {1: 2, 2: unpacked, 3: packed, 7: {1: values, 2: 0}}, each number below 64.
+        let header = |unpacked: u8, packed: u8, values: u8| {
+            [0x15, 4, 0x15, unpacked * 2, 0x15, packed * 2, 0x4c, 0x15, values * 2, 0x15, 0, 0, 0]
+        };
+        for (unpacked, packed, values, plain, expected) in [
+            (40, 10, 10, false, Looked::Whole),
+            (40, 10, 40, false, Looked::Whole),
+            (40, 10, 41, false, Looked::Empty),
+            (40, 10, 11, true, Looked::Empty),
+            (40, 40, 40, true, Looked::Whole),
+            (0, 0, 1, true, Looked::Whole),
+            (0, 0, 2, false, Looked::Empty),
+        ] {
+            let found = look_at_page(&header(unpacked, packed, values), plain);
+            assert_eq!(found, expected, "{unpacked} {packed} {values} {plain}");
+        }
+        // Numbers of more bits than there are, of which the crate takes some.
+        let many = |coded: &[u8]| [&[0x15, 4, 0x15, 0, 0x15, 2, 0x4c, 0x15][..], coded, &[0x15, 0, 0, 0]].concat();
+        assert_eq!(look_at_page(&many(&[&[0x82; 17][..], &[0]].concat()), false), Looked::Empty);
+        assert_eq!(look_at_page(&many(&[0xff, 0xff, 0xff, 0xff, 0x7f]), false), Looked::Empty);
+        assert_eq!([0, 1, 2, 3, u64::MAX].map(number_of), [0, -1, 1, -2, i64::MIN]);
     }
 }

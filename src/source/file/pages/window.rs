@@ -5,10 +5,12 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::{Buf, Bytes};
+use parquet::basic::Compression;
 use parquet::errors::{ParquetError, Result};
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::super::thrift::{Kind, Looked, look};
+use super::super::thrift::{Looked, look_at_page};
 
 /// Bytes that a page header needs at most. Statistics of long values may need more; such pages are the crate's.
 const HEADER: u64 = 16 << 10;
@@ -18,12 +20,26 @@ const HEADER: u64 = 16 << 10;
 pub(in super::super) struct Shared {
     file: Arc<Mutex<File>>,
     len: u64,
+    /// Where chunks lie that are not compressed, in order: their first byte and one past their last.
+    plain: Arc<[(u64, u64)]>,
 }
 
 impl Shared {
-    /// Opens nothing: `file` has `len` bytes.
-    pub fn new(file: File, len: u64) -> Self {
-        Self { file: Arc::new(Mutex::new(file)), len }
+    /// Opens nothing: `file` has `len` bytes, and the chunks of `group` are what will be read.
+    pub fn new(file: File, len: u64, group: &RowGroupMetaData) -> Self {
+        let plain = group.columns().iter().filter(|chunk| is_plain(chunk)).map(ColumnChunkMetaData::byte_range);
+        let mut plain: Vec<(u64, u64)> = plain.map(|(start, n)| (start, start.saturating_add(n))).collect();
+        plain.sort_unstable();
+        Self::over(file, len, plain)
+    }
+
+    fn over(file: File, len: u64, plain: Vec<(u64, u64)>) -> Self {
+        Self { file: Arc::new(Mutex::new(file)), len, plain: plain.into() }
+    }
+
+    fn is_plain(&self, at: u64) -> bool {
+        let behind = self.plain.partition_point(|(start, _)| *start <= at);
+        behind.checked_sub(1).is_some_and(|i| at < self.plain[i].1)
     }
 
     /// Bytes from `start` on, `len` of them or what there is.
@@ -34,6 +50,11 @@ impl Shared {
         file.by_ref().take(len).read_to_end(&mut out)?;
         Ok(out.into())
     }
+}
+
+/// Whether pages lie in the file as they are.
+fn is_plain(chunk: &ColumnChunkMetaData) -> bool {
+    matches!(chunk.compression(), Compression::UNCOMPRESSED)
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> Result<MutexGuard<'_, T>> {
@@ -71,7 +92,7 @@ impl Cursor {
         let mut most = HEADER;
         loop {
             let bytes = self.file.read_at(self.at, most)?;
-            match look(&bytes, Kind::PageHeader) {
+            match look_at_page(&bytes, self.file.is_plain(self.at)) {
                 Looked::Empty => return Err(empty()),
                 Looked::Cut if bytes.len() as u64 == most => most = most.saturating_mul(8),
                 Looked::Cut => return Err(cut()),
@@ -96,7 +117,9 @@ impl Read for Cursor {
 
 fn empty() -> ParquetError {
     ParquetError::General(
-        "found a field of another type than Parquet's, or a list of elements without bytes in a page header".to_owned(),
+        "found a field of another type than Parquet's, a list of elements without bytes, or a dictionary of more values \
+         than bytes in a page header"
+            .to_owned(),
     )
 }
 
@@ -156,7 +179,7 @@ impl ChunkReader for Window {
     /// without one.
     fn get_read(&self, start: u64) -> Result<Self::T> {
         let bytes = self.at(start, HEADER.min(self.end.saturating_sub(start)))?;
-        match look(&bytes, Kind::PageHeader) {
+        match look_at_page(&bytes, self.file.is_plain(start)) {
             Looked::Whole => Ok(bytes.reader()),
             Looked::Cut => Err(cut()),
             Looked::Empty => Err(empty()),
@@ -182,7 +205,7 @@ mod tests {
             bytes[start] = 0;
         }
         file.write_all(&bytes).unwrap();
-        let shared = Shared::new(file, 100_000);
+        let shared = Shared::over(file, 100_000, Vec::new());
         let window = Window::new(shared.clone(), 90_000, 1000);
         for (start, len) in [(0, 10), (10, 990), (500, 1500), (3, 3), (89_000, 1000), (40_000, 0)] {
             let expected = &bytes[start..start + len];
@@ -204,9 +227,16 @@ mod tests {
         let header = [0xf9, 0xf7, 0xff, 0xff, 0xff, 0xff, 7, 0, 0, 0];
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&header).unwrap();
-        let shared = Shared::new(file, header.len() as u64);
+        let shared = Shared::over(file, header.len() as u64, Vec::new());
         assert!(Window::new(shared.clone(), 10, 1000).get_read(0).is_err());
         let error = shared.get_read(0).unwrap().read(&mut [0]).unwrap_err();
         assert!(error.to_string().contains("ends inside a page header"), "{error}");
+    }
+
+    #[test]
+    fn chunks_that_are_not_compressed_are_known_by_their_place() {
+        let shared = Shared::over(tempfile::tempfile().unwrap(), 100, vec![(4, 10), (20, 30)]);
+        let plain: Vec<u64> = (0..40).filter(|&at| shared.is_plain(at)).collect();
+        assert_eq!(plain, (4..10).chain(20..30).collect::<Vec<_>>());
     }
 }
