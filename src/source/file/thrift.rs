@@ -103,9 +103,11 @@ struct Walk<'a> {
 impl Walk<'_> {
     fn look(&mut self, kind: Kind) -> Looked {
         match self.fields(kind, 0) {
-            Ok(()) | Err(End::Strange) => Looked::Whole,
+            // A footer that is strange is the crate's to refuse. A page header says what room the crate makes.
+            Err(End::Strange) if kind == Kind::Any => Looked::Whole,
+            Ok(()) => Looked::Whole,
             Err(End::Cut) => Looked::Cut,
-            Err(End::Empty) => Looked::Empty,
+            Err(End::Empty | End::Strange) => Looked::Empty,
         }
     }
 
@@ -289,6 +291,7 @@ mod tests {
         let many = |coded: &[u8]| [&[0x15, 4, 0x15, 0, 0x15, 2, 0x4c, 0x15][..], coded, &[0x15, 0, 0, 0]].concat();
         assert_eq!(look_at_page(&many(&[&[0x82; 17][..], &[0]].concat()), false), Looked::Empty);
         assert_eq!(look_at_page(&many(&[0xff, 0xff, 0xff, 0xff, 0x7f]), false), Looked::Empty);
+        assert_eq!(look_at_page(&[0x1e], false), Looked::Empty, "no type");
         assert_eq!([0, 1, 2, 3, u64::MAX].map(number_of), [0, -1, 1, -2, i64::MIN]);
     }
 }
