@@ -73,6 +73,19 @@ impl ScratchFile {
         Ok(at)
     }
 
+    /// Writes `bytes` over what begins at `at`.
+    ///
+    /// # Errors
+    /// If the disk fails.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let write = |inner: &mut Inner| {
+            inner.file.seek(SeekFrom::Start(at))?;
+            inner.file.write_all(bytes)
+        };
+        write(&mut inner).map_err(|e| failed("write a scratch file", self.dir.dir(), &e))
+    }
+
     /// Fills `bytes` from what begins at `at`.
     ///
     /// # Errors
@@ -119,6 +132,9 @@ mod tests {
         file.read(3, &mut piece).unwrap();
         assert_eq!(&piece, b"defgh");
         file.append(b"i").unwrap();
+        file.write(4, b"-").unwrap();
+        file.read(3, &mut piece).unwrap();
+        assert_eq!((&piece, file.len()), (b"d-fgh", 9));
         assert!(file.read(6, &mut piece).is_err(), "there are three bytes only");
         // The file has no name while it is open, so whatever ends the process leaves nothing.
         if cfg!(unix) {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::cutter::{Cut, Cutter, Rows};
-use super::shuffle::{Part, Shuffle, Shuffler};
+use super::shuffle::{Scattered, Shuffle, Shuffler};
 use super::tables::{Growing, Table};
 use crate::batch;
 use crate::column::LOSS_MASK;
@@ -132,15 +132,15 @@ pub(super) enum Brought {
     /// In the order of the data.
     Rows(Rows),
     /// By bucket of their order.
-    Parts(Vec<Part>),
+    Scattered(Scattered),
 }
 
 impl Brought {
     /// Does something to all rows.
-    pub fn each(&mut self, mut f: impl FnMut(&mut Rows)) {
+    pub fn each(&mut self, f: impl FnOnce(&mut Rows)) {
         match self {
             Self::Rows(rows) => f(rows),
-            Self::Parts(parts) => parts.iter_mut().for_each(|part| f(&mut part.rows)),
+            Self::Scattered(scattered) => f(&mut scattered.rows),
         }
     }
 }
@@ -180,7 +180,7 @@ impl Outputs {
         let output = &mut streams[module];
         match (rows, &mut output.shuffler) {
             (Brought::Rows(rows), None) => output.cutter.push(rows),
-            (Brought::Parts(parts), Some(shuffler)) => shuffler.push(parts)?,
+            (Brought::Scattered(rows), Some(shuffler)) => shuffler.push(rows)?,
             _ => return Err(Error::internal("rows in two orders")),
         }
         Ok(())
@@ -289,7 +289,7 @@ impl Output {
     /// Brings the rows into another order.
     #[must_use]
     pub fn shuffled(mut self, shuffle: Shuffle, room: Room) -> Self {
-        self.shuffler = Some(Shuffler::new(shuffle, self.module.encoder.schema(), room));
+        self.shuffler = Some(Shuffler::new(shuffle, &self.module.encoder.schema().columns, room));
         self
     }
 

@@ -278,7 +278,7 @@ impl Work for Conversion<'_> {
             let rows = columns.first().map_or(0, ColumnData::rows);
             let rows = Rows { rows, columns };
             let brought = match shuffle {
-                Some((shuffle, keys)) => Brought::Parts(shuffle.scatter(rows, keys)),
+                Some((shuffle, keys)) => Brought::Scattered(shuffle.scatter(rows, keys)),
                 None => Brought::Rows(rows),
             };
             all.push((share.module, brought, taken.tables));

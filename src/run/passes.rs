@@ -61,6 +61,8 @@ pub(super) struct Passes<'a> {
 
 /// Bytes of a row that tell where it came from, more or less.
 const PROVENANCE: usize = 64;
+/// With less room for a stream's rows they would be brought into another order a few at a time.
+const SMALLEST_ROOM: usize = 64 << 10;
 
 /// What the data of a job need.
 pub(super) fn needs(
@@ -205,13 +207,13 @@ impl<'a> Passes<'a> {
 
     /// The same for one of `n` that share it.
     pub fn room_of(&self, n: usize) -> Room {
-        Room { bytes: self.limits.piece_bytes / n.max(1), ..self.room() }
+        Room { bytes: (self.limits.piece_bytes / n.max(1)).max(SMALLEST_ROOM), ..self.room() }
     }
 
     /// The orders of shuffled streams.
     pub fn shuffles(&self, seed: u64) -> Vec<Shuffle> {
         let room = self.room_of(self.modules.len()).bytes;
-        bytes_out(self.index, self.modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
+        bytes_out(self.index, self.modules).into_iter().map(|bytes| Shuffle::in_steps(seed, bytes, room)).collect()
     }
 
     /// One pass. `rehearsed` holds what ordered pieces know from a rehearsal, by piece.

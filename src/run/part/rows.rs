@@ -5,7 +5,6 @@
 //!              | bucket 3: keys eps_id t obs .. | bucket 0: .. | ..         shuffled: a segment a bucket, several times
 //! ```
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -16,7 +15,7 @@ use super::super::cutter::Rows;
 use super::super::output::{Brought, TableStream};
 use super::super::pass::{Done, Found};
 use super::super::schedule::Taker;
-use super::super::shuffle::{self, Part};
+use super::super::shuffle::{self, Part, Scattered};
 use super::super::tables::{Growing, Storage, Table};
 use super::wire::Step;
 use crate::error::{Error, Result};
@@ -67,7 +66,7 @@ pub(super) struct Writer<'a> {
     end: u64,
     schemas: &'a [ShardSchema],
     /// Rows that wait for others of their bucket, by stream.
-    waiting: Vec<BTreeMap<usize, Vec<Part>>>,
+    waiting: Vec<Vec<Scattered>>,
     held: usize,
     room: usize,
     /// Tables of windows, by module.
@@ -92,7 +91,7 @@ impl<'a> Writer<'a> {
     ) -> Result<Self> {
         let file = File::create(&path).map_err(|e| failed("create the file of a part's rows", &path, &e))?;
         let streams = schemas.iter().map(|_| Vec::new()).collect();
-        let waiting = schemas.iter().map(|_| BTreeMap::new()).collect();
+        let waiting = schemas.iter().map(|_| Vec::new()).collect();
         let (file, found) = (BufWriter::with_capacity(1 << 20, file), Found::default());
         let mut stream = storage.len()..;
         let table =
@@ -121,10 +120,11 @@ impl<'a> Writer<'a> {
 
     fn flush(&mut self) -> Result<()> {
         for stream in 0..self.waiting.len() {
-            for (bucket, parts) in std::mem::take(&mut self.waiting[stream]) {
+            let waiting = std::mem::take(&mut self.waiting[stream]);
+            shuffle::by_bucket(&waiting, |bucket, parts| {
                 let part = shuffle::joined(&self.schemas[stream].columns, parts)?;
-                self.write(stream, Some(bucket), &part.keys, &part.rows)?;
-            }
+                self.write(stream, Some(bucket), &part.keys, &part.rows)
+            })?;
         }
         self.held = 0;
         Ok(())
@@ -156,11 +156,9 @@ impl Taker<Done> for Writer<'_> {
             match brought {
                 Brought::Rows(rows) if rows.rows > 0 => self.write(stream, None, &[], &rows)?,
                 Brought::Rows(_) => {}
-                Brought::Parts(parts) => {
-                    for part in parts {
-                        self.held += shuffle::part_bytes(&part);
-                        self.waiting[stream].entry(part.bucket).or_default().push(part);
-                    }
+                Brought::Scattered(rows) => {
+                    self.held += rows.bytes();
+                    self.waiting[stream].push(rows);
                 }
             }
         }
@@ -209,7 +207,7 @@ impl<'a> Reader<'a> {
             parts.push(self.segment(*number, segment, &wanted)?);
         }
         if step.iter().any(|(_, segment)| segment.bucket.is_some()) {
-            return shuffle::sorted(&schema, parts);
+            return Ok(shuffle::sorted(&shuffle::joined(&schema, parts)?));
         }
         Ok(shuffle::joined(&schema, parts)?.rows)
     }
@@ -243,7 +241,7 @@ impl<'a> Reader<'a> {
                 table.move_offsets(&mut rows, provenance, by);
             }
         }
-        Ok(Part { bucket: 0, keys, rows })
+        Ok(Part { keys, rows })
     }
 
     /// The bytes of each column's digest that the first `rows` rows of a step make.

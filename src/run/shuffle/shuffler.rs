@@ -1,0 +1,219 @@
+//! Sorting the rows of a stream in the room that there is.
+//!
+//! Rows wait in memory until half of the room is full; then each bucket's are written to scratch, behind those that it
+//! has there. A bucket on scratch is a chain of segments, so what is known of it in memory does not grow:
+//!
+//! ```text
+//! in memory    bucket 0: first, last, rows, bytes     bucket 1: ..
+//! scratch      |0: 5 rows ->|1: 7 rows ->|0: 6 rows ->|1: 4 rows |0: 5 rows |
+//!                     └──────────────────────┘   └───────────────────┘
+//! ```
+//!
+//! There are no more buckets than half of the room has segments of [`SEGMENT`](super::SEGMENT) bytes. What of them is too large to be
+//! sorted in memory goes through a shuffler of its own, by the next bits of the keys. So a row is written once more
+//! each time that the data are larger by a factor of the number of buckets, and memory does not grow with them.
+
+use super::form::{Gathering, write};
+use super::{LARGEST_BUCKET, Part, Scattered, Shuffle, by_bucket, joined, sorted};
+use crate::connector::Room;
+use crate::error::{Error, Result};
+use crate::run::cutter::Rows;
+use crate::scratch::ScratchFile;
+use crate::sink::{ColumnData, ColumnType};
+
+/// Where a segment is.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    at: u64,
+    bytes: u64,
+}
+
+/// A bucket on scratch.
+#[derive(Debug, Clone, Copy)]
+struct Chain {
+    first: Place,
+    /// Where the last segment begins.
+    last: u64,
+    rows: u64,
+    bytes: u64,
+}
+
+/// Brings a stream's rows into their order.
+#[derive(Debug)]
+pub(in super::super) struct Shuffler {
+    schema: Vec<(String, ColumnType)>,
+    shuffle: Shuffle,
+    room: Room,
+    /// What units brought and is not on scratch.
+    waiting: Vec<Scattered>,
+    held: usize,
+    file: Option<ScratchFile>,
+    /// By bucket, once there is a file.
+    chains: Vec<Option<Chain>>,
+    /// The bucket that is next.
+    next: usize,
+    /// What sorts a bucket that is too large.
+    finer: Option<Box<Self>>,
+}
+
+impl Shuffler {
+    /// A shuffler of rows of `schema`.
+    pub fn new(shuffle: Shuffle, schema: &[(String, ColumnType)], room: Room) -> Self {
+        Self {
+            schema: schema.to_vec(),
+            shuffle,
+            room,
+            waiting: Vec::new(),
+            held: 0,
+            file: None,
+            chains: Vec::new(),
+            next: 0,
+            finer: None,
+        }
+    }
+
+    /// Takes in the rows of the next unit.
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    pub fn push(&mut self, unit: Scattered) -> Result<()> {
+        self.held += unit.bytes();
+        self.waiting.push(unit);
+        if self.held > self.room.bytes / 2 { self.flush() } else { Ok(()) }
+    }
+
+    /// Writes what waits to scratch.
+    fn flush(&mut self) -> Result<()> {
+        let Self { schema, shuffle, room, file, chains, .. } = self;
+        let file = match file {
+            Some(file) => file,
+            none => none.insert(room.scratch.file()?),
+        };
+        chains.resize(shuffle.buckets(), None);
+        let mut bytes = Vec::new();
+        by_bucket(&self.waiting, |bucket, parts| {
+            segment(schema, &parts, &mut bytes)?;
+            let place = Place { at: file.append(&bytes)?, bytes: bytes.len() as u64 };
+            let rows: usize = parts.iter().map(|part| part.rows.rows).sum();
+            match &mut chains[bucket] {
+                Some(chain) => {
+                    file.write(chain.last, bytemuck::bytes_of(&[place.at, place.bytes]))?;
+                    chain.last = place.at;
+                    chain.rows += rows as u64;
+                    chain.bytes += place.bytes;
+                }
+                none => *none = Some(Chain { first: place, last: place.at, rows: rows as u64, bytes: place.bytes }),
+            }
+            Ok(())
+        })?;
+        self.waiting.clear();
+        self.held = 0;
+        Ok(())
+    }
+
+    /// The rows of the next bucket that has any, in their order; once all units were pushed.
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    pub fn next(&mut self) -> Result<Option<Rows>> {
+        if self.file.is_some() && !self.waiting.is_empty() {
+            self.flush()?;
+        }
+        loop {
+            if let Some(finer) = &mut self.finer {
+                if let Some(rows) = finer.next()? {
+                    return Ok(Some(rows));
+                }
+                self.finer = None;
+            }
+            let bucket = self.next;
+            if bucket == self.shuffle.buckets() {
+                self.waiting = Vec::new();
+                return Ok(None);
+            }
+            self.next += 1;
+            if self.file.is_none() {
+                let parts: Vec<Part> = self.waiting.iter().filter_map(|unit| unit.of_bucket(bucket)).collect();
+                if !parts.is_empty() {
+                    return Ok(Some(sorted(&joined(&self.schema, parts)?)));
+                }
+            } else if let Some(chain) = self.chains[bucket] {
+                // In memory it is there twice.
+                let most = (self.room.bytes as u64 / 2).min(2 * LARGEST_BUCKET);
+                let finer = self.shuffle.finer(chain.bytes, self.room.bytes);
+                match finer.filter(|_| chain.bytes > most && chain.rows > 1) {
+                    Some(finer) => self.finer = Some(Box::new(self.sort_finer(finer, chain)?)),
+                    None => return self.read(chain).map(|part| Some(sorted(&part))),
+                }
+            }
+        }
+    }
+
+    /// A bucket's rows, sorted by more bits of their keys.
+    fn sort_finer(&self, shuffle: Shuffle, chain: Chain) -> Result<Self> {
+        let mut finer = Self::new(shuffle, &self.schema, self.room.clone());
+        let mut rows = Gathering::new(&self.schema, 0);
+        let push = |finer: &mut Self, rows: Gathering<'_>| {
+            let Part { keys, rows } = rows.finish()?;
+            finer.push(shuffle.scatter(rows, keys))
+        };
+        self.segments(chain, |n, columns, bytes| {
+            rows.extend(n, columns, bytes)?;
+            if rows.bytes() > self.room.bytes / 16 {
+                push(&mut finer, std::mem::replace(&mut rows, Gathering::new(&self.schema, 0)))?;
+            }
+            Ok(())
+        })?;
+        push(&mut finer, rows)?;
+        Ok(finer)
+    }
+
+    fn read(&self, chain: Chain) -> Result<Part> {
+        let rows = usize::try_from(chain.rows).map_err(|_| Error::internal("a bucket larger than memory"))?;
+        let mut rows = Gathering::new(&self.schema, rows);
+        self.segments(chain, |n, columns, bytes| rows.extend(n, columns, bytes))?;
+        rows.finish()
+    }
+
+    /// Every segment of a bucket: its rows, the bytes of each column, and all bytes.
+    fn segments(&self, chain: Chain, mut each: impl FnMut(usize, &[u64], &[u8]) -> Result<()>) -> Result<()> {
+        let short = || Error::internal("a segment of a scratch file is short");
+        let file = self.file.as_ref().ok_or_else(|| Error::internal("a segment without a file"))?;
+        let (mut place, mut bytes) = (chain.first, Vec::new());
+        while place.bytes > 0 {
+            bytes.resize(usize::try_from(place.bytes).map_err(|_| short())?, 0);
+            file.read(place.at, &mut bytes)?;
+            let (head, rest) = bytes.split_at_checked(head_bytes(&self.schema)).ok_or_else(short)?;
+            let head: Vec<u64> = head.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
+            each(usize::try_from(head[2]).map_err(|_| short())?, &head[3..], rest)?;
+            place = Place { at: head[0], bytes: head[1] };
+        }
+        Ok(())
+    }
+}
+
+/// Bytes in front of a segment's keys: where the next one is, its rows, and the bytes of each column.
+const fn head_bytes(schema: &[(String, ColumnType)]) -> usize {
+    (3 + schema.len()) * size_of::<u64>()
+}
+
+/// A segment that is the last one of its chain: some rows of one bucket.
+fn segment(schema: &[(String, ColumnType)], parts: &[Part], out: &mut Vec<u8>) -> Result<()> {
+    out.clear();
+    out.resize(head_bytes(schema), 0);
+    let rows: usize = parts.iter().map(|part| part.rows.rows).sum();
+    let mut head = vec![0, 0, rows as u64];
+    parts.iter().for_each(|part| out.extend_from_slice(bytemuck::cast_slice(&part.keys)));
+    for (i, (_, ty)) in schema.iter().enumerate() {
+        let before = out.len();
+        if let ColumnType::Utf8 = ty {
+            let own: Vec<ColumnData> = parts.iter().map(|part| part.rows.columns[i].clone()).collect();
+            write(&ColumnData::concat(ty, &own)?, out)?;
+        } else {
+            parts.iter().try_for_each(|part| write(&part.rows.columns[i], out))?;
+        }
+        head.push((out.len() - before) as u64);
+    }
+    out[..head_bytes(schema)].copy_from_slice(bytemuck::cast_slice(&head));
+    Ok(())
+}
