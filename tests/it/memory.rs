@@ -194,3 +194,44 @@ fn a_killed_run_leaves_nothing_in_scratch() {
     }
     assert!(killed > 0, "every run was over before it was killed");
 }
+
+/// Runs a conversion of 64 MiB; its output, and the most memory that it had, in MiB. A process's own peak does not count
+/// that of whoever started it.
+#[cfg(target_os = "linux")]
+fn peak_of(work: &Work, threads: &str) -> (std::process::Output, u64) {
+    let args = ["convert", "job.toml", "--input", "in", "--output", "out", "--overwrite", "--memory-limit", "64MiB"];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_gristmill"))
+        .args(args)
+        .args(["--threads", threads])
+        .current_dir(work.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    while child.try_wait().unwrap().is_none() {
+        let told = fs::read_to_string(&status).unwrap_or_default();
+        let kib = told.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
+        peak = peak.max(kib.unwrap_or(0) >> 10);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    (child.wait_with_output().unwrap(), peak)
+}
+
+/// Three pieces that keep something share what is left of 64 MiB: each has little, and what rows in another order need
+/// must not grow with them. Half a million rows took 100 MiB once.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_shuffled_order_does_not_take_more_memory_for_more_rows() {
+    let job = "[[learner.connectors]]\ntype = 'MeanStdFilter'\n[[learner.connectors]]\ntype = 'CountBasedCuriosity'\n\
+        [output]\nrows_per_shard = 20000\nshuffle = { seed = 7 }\n";
+    let work = Work::of_batches(&many_episodes(500_000, 4));
+    let roomy = work.manifest_of(&work.convert_job(job, &["--memory-limit", "1GiB"]));
+    for threads in ["1", "2"] {
+        let (output, peak) = peak_of(&work, threads);
+        assert!(work.manifest_of(&output) == roomy, "{threads} threads");
+        assert!(peak > 10 && peak <= 64, "{threads} threads: found a peak of {peak} MiB, expected at most 64");
+    }
+}

@@ -9,8 +9,8 @@
 //!                     └──────────────────────┘   └───────────────────┘
 //! ```
 //!
-//! There are no more buckets than half of the room has segments of [`SEGMENT`](super::SEGMENT) bytes. What of them is too large to be
-//! sorted in memory goes through a shuffler of its own, by the next bits of the keys. So a row is written once more
+//! There are no more buckets than half of the room has segments of 8 KiB. What of them is too large to be sorted in
+//! memory goes through a shuffler of its own, by the next bits of the keys. So a row is written once more
 //! each time that the data are larger by a factor of the number of buckets, and memory does not grow with them.
 
 use super::form::{Gathering, write};
@@ -80,6 +80,12 @@ impl Shuffler {
         self.held += unit.bytes();
         self.waiting.push(unit);
         if self.held > self.room.bytes / 2 { self.flush() } else { Ok(()) }
+    }
+
+    /// Bytes of rows in memory, and buckets that something is known of.
+    #[cfg(test)]
+    pub fn kept(&self) -> (usize, usize) {
+        (self.held, self.chains.len())
     }
 
     /// Writes what waits to scratch.

@@ -93,6 +93,24 @@ fn rows_of_one_key_keep_the_order_of_the_data() {
 }
 
 #[test]
+fn what_is_kept_does_not_grow_with_the_rows() {
+    let room = 100_000;
+    let shuffle = Shuffle::in_steps(7, 1 << 30, room);
+    let mut shuffler = Shuffler::new(shuffle, &schema(), Room { bytes: room, scratch: Scratch::new(Path::new(".")) });
+    for ordinal in 0..400 {
+        let (rows, keys) = unit(shuffle, ordinal, 100);
+        shuffler.push(shuffle.scatter(rows, keys)).unwrap();
+        let (held, buckets) = shuffler.kept();
+        assert!(held <= room / 2 && buckets <= room / 2 / SEGMENT, "{held} bytes, {buckets} buckets");
+    }
+    let mut rows = 0;
+    while let Some(own) = shuffler.next().unwrap() {
+        rows += own.rows;
+    }
+    assert_eq!(rows, 40_000);
+}
+
+#[test]
 fn steps_are_few_and_as_large_as_one_another() {
     let bits = |bytes, room| Shuffle::in_steps(0, bytes, room).bits;
     assert_eq!((bits(1 << 20, 1 << 30), bits(1 << 30, 1 << 30), bits(8 << 30, 1 << 30)), (0, 2, 5));
