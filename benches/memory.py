@@ -2,12 +2,13 @@
 
 Makes seeded CartPole-like logs (eps_id, t, obs f32[4], actions, rewards, flags, state_out f32[16]; row groups of 131072
 rows; episodes of 200 steps), converts each with the release build, and prints what the operating system says of the
-finished process. Linux and macOS only.
+finished process. Linux and macOS only. `--keepers`: observations of
+256 floats, and every choice of pieces that keep something and of a shuffled order.
 """
 
 import argparse
+import itertools
 import json
-import os
 import pathlib
 import shutil
 import subprocess
@@ -27,7 +28,23 @@ def tensor(values):
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
 
-def make_log(path, steps, interleaved):
+# Runs a program and prints its peak as the system gives it. The peak of a child counts from that of whoever starts it, so
+# this is a Python that has imported next to nothing.
+STARTER = """
+import os, sys
+_, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+KEEPERS = {
+    "filter": "[[learner.connectors]]\ntype = 'MeanStdFilter'\n",
+    "counts": "[[learner.connectors]]\ntype = 'CountBasedCuriosity'\n",
+    "shuffle": "[output]\nshuffle = { seed = 7 }\n",
+}
+
+
+def make_log(path, steps, interleaved, width=4):
     """A log of `steps` rows; `interleaved`: 64 environments take turns, as a vectorised recorder writes."""
     random = np.random.default_rng(0)
     writer = None
@@ -43,7 +60,7 @@ def make_log(path, steps, interleaved):
             {
                 "eps_id": pa.array(episode),
                 "t": pa.array(t),
-                "obs": tensor(random.standard_normal((n, 4), dtype=np.float32)),
+                "obs": tensor(random.standard_normal((n, width), dtype=np.float32)),
                 "actions": pa.array(random.integers(0, 2, n)),
                 "rewards": pa.array(np.ones(n)),
                 "terminateds": pa.array(t == EPISODE - 1),
@@ -59,12 +76,30 @@ def make_log(path, steps, interleaved):
 def run(command):
     """Seconds, and the process's largest resident set in MiB."""
     started = time.perf_counter()
-    process = subprocess.Popen(command)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
+    starter = [sys.executable, "-S", "-c", STARTER, *command]
+    child = subprocess.run(starter, stdout=subprocess.PIPE, text=True)
+    if child.returncode:
         sys.exit(f"{' '.join(command)} failed")
     unit = 1 if sys.platform == "darwin" else 1024
-    return time.perf_counter() - started, usage.ru_maxrss * unit / 2**20
+    return time.perf_counter() - started, int(child.stdout) * unit / 2**20
+
+
+def keepers(gristmill, steps, limit):
+    """Every choice of what keeps something, with one thread and with two."""
+    choices = [c for n in range(4) for c in itertools.combinations(KEEPERS, n)]
+    print(f"{'steps':>12} {'threads':>8} {'seconds':>8} {'peak MiB':>9}  what keeps something")
+    with tempfile.TemporaryDirectory() as folder:
+        log, job, out = (str(pathlib.Path(folder, name)) for name in ("log.parquet", "job.toml", "shards"))
+        make_log(log, steps, False, 256)
+        for names, threads in itertools.product(choices, ("1", "2")):
+            output = "" if "shuffle" in names else "[output]\n"
+            text = "".join(KEEPERS[name] for name in names) + output + "rows_per_shard = 2000\n"
+            pathlib.Path(job).write_text(text)
+            command = [gristmill, "convert", job, "--input", log, "--output", out, "--overwrite", "--quiet"]
+            seconds, peak = run([*command, "--threads", threads, "--memory-limit", limit])
+            print(f"{steps:>12,} {threads:>8} {seconds:>8.2f} {peak:>9.1f}  {' '.join(names)}")
+            if peak > json.loads(pathlib.Path(out, "run.json").read_text())["extra"]["memory_limit"] / 2**20:
+                sys.exit(f"the peak is above the limit of {limit}")
 
 
 def main():
@@ -75,7 +110,12 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--memory-limit", help="such as 256MiB; the peak must stay below it")
     parser.add_argument("--curiosity", action="store_true", help="count observations, all of them different")
+    parser.add_argument("--keepers", action="store_true", help="every choice of what keeps something")
     args = parser.parse_args()
+    if args.keepers:
+        for steps in args.steps:
+            keepers(args.gristmill, steps, args.memory_limit or "64MiB")
+        return
     print(f"{'steps':>12} {'log MB':>8} {'seconds':>8} {'M steps/s':>10} {'peak MiB':>9}")
     with tempfile.TemporaryDirectory() as folder:
         log, out = pathlib.Path(folder, "log.parquet"), pathlib.Path(folder, "shards")

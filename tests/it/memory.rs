@@ -195,8 +195,8 @@ fn a_killed_run_leaves_nothing_in_scratch() {
     assert!(killed > 0, "every run was over before it was killed");
 }
 
-/// Runs a conversion of 64 MiB; its output, and the most memory that it had, in MiB. A process's own peak does not count
-/// that of whoever started it.
+/// Runs a conversion under 64 MiB; its output, and the most memory that it had, in MiB, without the pages of its program: a
+/// test's is several times as large as a release.
 #[cfg(target_os = "linux")]
 fn peak_of(work: &Work, threads: &str) -> (std::process::Output, u64) {
     let args = ["convert", "job.toml", "--input", "in", "--output", "out", "--overwrite", "--memory-limit", "64MiB"];
@@ -212,7 +212,7 @@ fn peak_of(work: &Work, threads: &str) -> (std::process::Output, u64) {
     let mut peak = 0;
     while child.try_wait().unwrap().is_none() {
         let told = fs::read_to_string(&status).unwrap_or_default();
-        let kib = told.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib = told.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let kib = kib.and_then(|kib| kib.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
         peak = peak.max(kib.unwrap_or(0) >> 10);
         std::thread::sleep(std::time::Duration::from_millis(2));
@@ -221,17 +221,18 @@ fn peak_of(work: &Work, threads: &str) -> (std::process::Output, u64) {
 }
 
 /// Three pieces that keep something share what is left of 64 MiB: each has little, and what rows in another order need
-/// must not grow with them. Half a million rows took 100 MiB once.
+/// must not grow with them. These rows took 70 MiB once. A release's own pages
+/// take 16 MiB.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_shuffled_order_does_not_take_more_memory_for_more_rows() {
     let job = "[[learner.connectors]]\ntype = 'MeanStdFilter'\n[[learner.connectors]]\ntype = 'CountBasedCuriosity'\n\
         [output]\nrows_per_shard = 20000\nshuffle = { seed = 7 }\n";
-    let work = Work::of_batches(&many_episodes(500_000, 4));
+    let work = Work::of_batches(&many_episodes(200_000, 64));
     let roomy = work.manifest_of(&work.convert_job(job, &["--memory-limit", "1GiB"]));
     for threads in ["1", "2"] {
         let (output, peak) = peak_of(&work, threads);
         assert!(work.manifest_of(&output) == roomy, "{threads} threads");
-        assert!(peak > 10 && peak <= 64, "{threads} threads: found a peak of {peak} MiB, expected at most 64");
+        assert!(peak > 5 && peak <= 48, "{threads} threads: found a peak of {peak} MiB, expected at most 48");
     }
 }
