@@ -113,7 +113,9 @@ impl Shuffle {
             return Scattered { keys, rows, ends };
         }
         let mut begins = vec![0; self.buckets() + 1];
-        keys.iter().for_each(|&key| begins[self.bucket(key) + 1] += 1);
+        for &key in &keys {
+            begins[self.bucket(key) + 1] += 1;
+        }
         let ends = (0..self.buckets()).filter_map(|bucket| {
             let own = begins[bucket + 1];
             begins[bucket + 1] += begins[bucket];

@@ -209,7 +209,9 @@ fn segment(schema: &[(String, ColumnType)], parts: &[Part], out: &mut Vec<u8>) -
     out.resize(head_bytes(schema), 0);
     let rows: usize = parts.iter().map(|part| part.rows.rows).sum();
     let mut head = vec![0, 0, rows as u64];
-    parts.iter().for_each(|part| out.extend_from_slice(bytemuck::cast_slice(&part.keys)));
+    for part in parts {
+        out.extend_from_slice(bytemuck::cast_slice(&part.keys));
+    }
     for (i, (_, ty)) in schema.iter().enumerate() {
         let before = out.len();
         if let ColumnType::Utf8 = ty {
