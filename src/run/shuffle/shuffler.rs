@@ -122,7 +122,8 @@ impl Shuffler {
     /// # Errors
     /// If scratch space fails.
     pub fn next(&mut self) -> Result<Option<Rows>> {
-        if self.file.is_some() && !self.waiting.is_empty() {
+        // What waits stays in memory, if every bucket fits beside it.
+        if !self.waiting.is_empty() && self.chains.iter().flatten().any(|chain| self.is_too_large(chain)) {
             self.flush()?;
         }
         loop {
@@ -138,21 +139,28 @@ impl Shuffler {
                 return Ok(None);
             }
             self.next += 1;
-            if self.file.is_none() {
-                let parts: Vec<Part> = self.waiting.iter().filter_map(|unit| unit.of_bucket(bucket)).collect();
-                if !parts.is_empty() {
-                    return Ok(Some(sorted(&joined(&self.schema, parts)?)));
-                }
-            } else if let Some(chain) = self.chains[bucket] {
-                // In memory it is there twice.
-                let most = (self.room.bytes as u64 / 2).min(2 * LARGEST_BUCKET);
-                let finer = self.shuffle.finer(chain.bytes, self.room.bytes);
-                match finer.filter(|_| chain.bytes > most && chain.rows > 1) {
-                    Some(finer) => self.finer = Some(Box::new(self.sort_finer(finer, chain)?)),
-                    None => return self.read(chain).map(|part| Some(sorted(&part))),
-                }
+            let chain = self.chains.get(bucket).copied().flatten();
+            if let Some(chain) = chain.filter(|chain| self.is_too_large(chain))
+                && let Some(finer) = self.shuffle.finer(chain.bytes, self.room.bytes)
+            {
+                self.finer = Some(Box::new(self.sort_finer(finer, chain)?));
+                continue;
+            }
+            let mut parts = Vec::new();
+            if let Some(chain) = chain {
+                parts.push(self.read(chain)?);
+            }
+            parts.extend(self.waiting.iter().filter_map(|unit| unit.of_bucket(bucket)));
+            if !parts.is_empty() {
+                return Ok(Some(sorted(&joined(&self.schema, parts)?)));
             }
         }
+    }
+
+    /// Whether a bucket cannot be sorted in memory, where it is twice then.
+    fn is_too_large(&self, chain: &Chain) -> bool {
+        let most = self.room.bytes as u64 / if self.waiting.is_empty() { 2 } else { 3 };
+        chain.rows > 1 && chain.bytes > most.min(2 * LARGEST_BUCKET)
     }
 
     /// A bucket's rows, sorted by more bits of their keys.
