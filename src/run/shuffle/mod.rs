@@ -230,10 +230,11 @@ pub(super) fn joined(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Resul
 /// The rows of a bucket in their order.
 pub(super) fn sorted(part: &Part) -> Rows {
     let Part { keys, rows } = part;
-    let mut order: Vec<usize> = (0..keys.len()).collect();
-    // Stable: rows of one key keep the order of the data.
-    order.sort_by_key(|&i| keys[i]);
-    taken(rows, &order)
+    // Keys beside the places: comparing them looks nowhere else. Rows of one key keep the order of the data.
+    let mut order: Vec<(u64, usize)> = keys.iter().copied().zip(0..).collect();
+    order.sort_unstable();
+    let places: Vec<usize> = order.into_iter().map(|(_, place)| place).collect();
+    taken(rows, &places)
 }
 
 fn bytes_of(column: &ColumnData) -> usize {
