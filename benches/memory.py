@@ -2,8 +2,8 @@
 
 Makes seeded CartPole-like logs (eps_id, t, obs f32[4], actions, rewards, flags, state_out f32[16]; row groups of 131072
 rows; episodes of 200 steps), converts each with the release build, and prints what the operating system says of the
-finished process. Linux and macOS only. `--keepers`: observations of
-256 floats, and every choice of pieces that keep something and of a shuffled order.
+finished process. Linux and macOS only. `--keepers`: observations of 256 floats, and every choice of pieces that keep
+something and of a shuffled order.
 """
 
 import argparse
@@ -11,11 +11,10 @@ import itertools
 import json
 import pathlib
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 
+import measured
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,15 +26,6 @@ EPISODE = 200
 def tensor(values):
     return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
 
-
-# Runs a program and prints its peak as the system gives it. The peak of a child counts from that of whoever starts it, so
-# this is a Python that has imported next to nothing.
-STARTER = """
-import os, sys
-_, status, usage = os.wait4(os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ), 0)
-print(usage.ru_maxrss)
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
 
 KEEPERS = {
     "filter": "[[learner.connectors]]\ntype = 'MeanStdFilter'\n",
@@ -75,13 +65,10 @@ def make_log(path, steps, interleaved, width=4):
 
 def run(command):
     """Seconds, and the process's largest resident set in MiB."""
-    started = time.perf_counter()
-    starter = [sys.executable, "-S", "-c", STARTER, *command]
-    child = subprocess.run(starter, stdout=subprocess.PIPE, text=True)
-    if child.returncode:
-        sys.exit(f"{' '.join(command)} failed")
-    unit = 1 if sys.platform == "darwin" else 1024
-    return time.perf_counter() - started, int(child.stdout) * unit / 2**20
+    found = measured.run(command)
+    if found.code:
+        sys.exit(f"{' '.join(command)} failed\n{found.told}")
+    return found.wall, found.peak
 
 
 def keepers(gristmill, steps, limit):

@@ -20,22 +20,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import time
 
+import measured
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 GROUP = 1 << 18
-
-# Runs a program and prints its exit code, its processor time, that of the system for it, and its peak in MiB. The peak of
-# a child counts from that of whoever starts it, so this is a Python that has imported next to nothing.
-STARTER = """
-import os, sys
-pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, 2, 1)])
-_, status, usage = os.wait4(pid, 0)
-print([os.waitstatus_to_exitcode(status), usage.ru_utime, usage.ru_stime, usage.ru_maxrss / 1024])
-"""
 
 # Growth that is refused: times the seconds at n, where those at 2n are more than the floor.
 MOST, FLOOR = 2.5, 0.5
@@ -235,11 +226,7 @@ def main():
                 maker.join()
                 job = ["job.toml"] if (folder / "job.toml").exists() else []
                 command = [binary, "convert", *job, "--input", "in", "--output", "out", "--quiet", *more]
-                started = time.monotonic()
-                starter = [sys.executable, "-S", "-c", STARTER, *command]
-                child = subprocess.run(starter, cwd=folder, capture_output=True, text=True, check=True)
-                wall, told = time.monotonic() - started, child.stderr
-                code, cpu, system, peak = json.loads(child.stdout.splitlines()[-1])
+                code, wall, cpu, system, peak, told = measured.run(command, folder)
                 first = told.splitlines()[0][:100] if told else ""
                 times = f"{wall:7.2f} s  {cpu:7.2f} + {system:.2f} s cpu"
                 print(f"{name:14}{n:>12,}  {times}  {peak:8.0f} MiB  exit {code}  {first}")
