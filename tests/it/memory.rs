@@ -221,8 +221,7 @@ fn peak_of(work: &Work, threads: &str) -> (std::process::Output, u64) {
 }
 
 /// Three pieces that keep something share what is left of 64 MiB: each has little, and what rows in another order need
-/// must not grow with them. These rows took 70 MiB once. A release's own pages
-/// take 16 MiB.
+/// must not grow with them. These rows took 70 MiB once. A release's own pages take 16 MiB.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_shuffled_order_does_not_take_more_memory_for_more_rows() {

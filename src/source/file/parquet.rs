@@ -228,7 +228,7 @@ fn check_footer(mut file: &File, bytes: u64) -> Result<()> {
     let Some(start) = bytes.checked_sub(8 + len) else { return Ok(()) };
     let mut footer = Vec::new();
     file.seek(SeekFrom::Start(start)).and_then(|_| file.take(len).read_to_end(&mut footer)).map_err(|e| damaged(&e))?;
-    if look(&footer, Kind::Any) == Looked::Empty {
+    if look(&footer, Kind::Any) == Looked::Refused {
         let e = Error::usage("the file is damaged: found a list of elements without bytes in its footer");
         return Err(e.hint(DAMAGED));
     }

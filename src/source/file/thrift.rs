@@ -18,7 +18,7 @@ pub(super) enum Looked {
     Cut,
     /// It holds a list, set or map whose elements have no bytes, a field of another type than Parquet's or too large for
     /// it, or a dictionary of more values than bytes.
-    Empty,
+    Refused,
 }
 
 /// Structs whose fields are looked at by number, too: the crate reads a field that it knows as what it should be, whatever the
@@ -70,7 +70,7 @@ pub(super) fn look_at_page(bytes: &[u8], plain: bool) -> Looked {
     let Claims { unpacked, packed, dictionary } = walk.claims;
     let bytes = if plain { packed } else { unpacked };
     // A value that has no bytes at all may stand in a dictionary once.
-    if looked == Looked::Whole && dictionary > bytes.max(1) { Looked::Empty } else { looked }
+    if looked == Looked::Whole && dictionary > bytes.max(1) { Looked::Refused } else { looked }
 }
 
 /// What a page header says of its page.
@@ -90,7 +90,7 @@ const STRUCT: u8 = 12;
 
 enum End {
     Cut,
-    Empty,
+    Refused,
     Strange,
 }
 
@@ -107,7 +107,7 @@ impl Walk<'_> {
             Err(End::Strange) if kind == Kind::Any => Looked::Whole,
             Ok(()) => Looked::Whole,
             Err(End::Cut) => Looked::Cut,
-            Err(End::Empty | End::Strange) => Looked::Empty,
+            Err(End::Refused | End::Strange) => Looked::Refused,
         }
     }
 
@@ -127,7 +127,7 @@ impl Walk<'_> {
             }
         }
         // The crate reads on, and takes what is left of it.
-        Err(End::Empty)
+        Err(End::Refused)
     }
 
     fn skip(&mut self, n: u64) -> Result<(), End> {
@@ -180,14 +180,14 @@ impl Walk<'_> {
                 number += i64::from(step);
             }
             if kind != Kind::Any && i16::try_from(number).is_err() {
-                return Err(End::Empty);
+                return Err(End::Refused);
             }
             match kind.field(number) {
-                Some((wanted, _)) if wanted != ty && !(wanted == BOOL && ty == 2) => return Err(End::Empty),
+                Some((wanted, _)) if wanted != ty && !(wanted == BOOL && ty == 2) => return Err(End::Refused),
                 Some((STRUCT, inner)) => self.fields(inner, depth + 1)?,
                 Some((I32, _)) => {
                     // The crate takes the last 32 bits of a larger one.
-                    let claimed = i32::try_from(number_of(self.varint()?)).map_err(|_| End::Empty)?;
+                    let claimed = i32::try_from(number_of(self.varint()?)).map_err(|_| End::Refused)?;
                     match (kind, number) {
                         (Kind::PageHeader, 2) => self.claims.unpacked = claimed.into(),
                         (Kind::PageHeader, 3) => self.claims.packed = claimed.into(),
@@ -203,7 +203,7 @@ impl Walk<'_> {
     /// Elements of these types in turns. Each round takes a byte at least.
     fn elements(&mut self, types: &[u8], size: u64, depth: usize) -> Result<(), End> {
         if size > 0 && types.iter().all(|ty| matches!(ty, 1 | 2)) {
-            return Err(End::Empty);
+            return Err(End::Refused);
         }
         for _ in 0..size {
             for &ty in types {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_whole_cut_and_empty() {
+    fn what_is_whole_cut_and_refused() {
         // {1: i32 5, 2: "ab", 3: [i64 1, 2], 4: {1: true}}
         let plain = [0x15, 10, 0x18, 2, b'a', b'b', 0x19, 0x26, 2, 4, 0x1c, 0x11, 0, 0];
         assert_eq!(look(&plain, Kind::Any), Looked::Whole);
@@ -238,8 +238,8 @@ mod tests {
             &[0x1a, 0xf2, 0xff, 0x7f],
             &[0x1b, 0xff, 0x7f, 0x21],
         ] {
-            assert_eq!(look(&[inner, &[0]].concat(), Kind::Any), Looked::Empty);
-            assert_eq!(look(&[&[0x19, 0x1c], inner, &[0, 0]].concat(), Kind::Any), Looked::Empty);
+            assert_eq!(look(&[inner, &[0]].concat(), Kind::Any), Looked::Refused);
+            assert_eq!(look(&[&[0x19, 0x1c], inner, &[0, 0]].concat(), Kind::Any), Looked::Refused);
         }
         // An empty one, and a map of booleans to numbers, have nothing of the kind.
         assert_eq!(look(&[0x19, 0x01, 0x1b, 0, 0x1b, 1, 0x15, 2, 0], Kind::Any), Looked::Whole);
@@ -259,14 +259,14 @@ mod tests {
         // As binary, field 2 would hide what the crate goes on with.
         let mut other = header.clone();
         other[2] = 0x18;
-        assert_eq!(look(&other, Kind::PageHeader), Looked::Empty);
-        assert_ne!(look(&other, Kind::Any), Looked::Empty);
+        assert_eq!(look(&other, Kind::PageHeader), Looked::Refused);
+        assert_ne!(look(&other, Kind::Any), Looked::Refused);
         // The same inside, and by a number that is written out.
         let mut inner = header;
         inner[7] = 0x18;
-        assert_eq!(look(&inner, Kind::PageHeader), Looked::Empty);
-        assert_eq!(look(&[0x08, 4, 0, 0], Kind::PageHeader), Looked::Empty);
-        assert_eq!(look(&[0x05, 0x80, 0x80, 8, 0, 0], Kind::PageHeader), Looked::Empty, "a number beyond 16 bits");
+        assert_eq!(look(&inner, Kind::PageHeader), Looked::Refused);
+        assert_eq!(look(&[0x08, 4, 0, 0], Kind::PageHeader), Looked::Refused);
+        assert_eq!(look(&[0x05, 0x80, 0x80, 8, 0, 0], Kind::PageHeader), Looked::Refused, "a number beyond 16 bits");
     }
 
     #[test]
@@ -278,20 +278,20 @@ mod tests {
         for (unpacked, packed, values, plain, expected) in [
             (40, 10, 10, false, Looked::Whole),
             (40, 10, 40, false, Looked::Whole),
-            (40, 10, 41, false, Looked::Empty),
-            (40, 10, 11, true, Looked::Empty),
+            (40, 10, 41, false, Looked::Refused),
+            (40, 10, 11, true, Looked::Refused),
             (40, 40, 40, true, Looked::Whole),
             (0, 0, 1, true, Looked::Whole),
-            (0, 0, 2, false, Looked::Empty),
+            (0, 0, 2, false, Looked::Refused),
         ] {
             let found = look_at_page(&header(unpacked, packed, values), plain);
             assert_eq!(found, expected, "{unpacked} {packed} {values} {plain}");
         }
         // Numbers of more bits than there are, of which the crate takes some.
         let many = |coded: &[u8]| [&[0x15, 4, 0x15, 0, 0x15, 2, 0x4c, 0x15][..], coded, &[0x15, 0, 0, 0]].concat();
-        assert_eq!(look_at_page(&many(&[&[0x82; 17][..], &[0]].concat()), false), Looked::Empty);
-        assert_eq!(look_at_page(&many(&[0xff, 0xff, 0xff, 0xff, 0x7f]), false), Looked::Empty);
-        assert_eq!(look_at_page(&[0x1e], false), Looked::Empty, "no type");
+        assert_eq!(look_at_page(&many(&[&[0x82; 17][..], &[0]].concat()), false), Looked::Refused);
+        assert_eq!(look_at_page(&many(&[0xff, 0xff, 0xff, 0xff, 0x7f]), false), Looked::Refused);
+        assert_eq!(look_at_page(&[0x1e], false), Looked::Refused, "no type");
         assert_eq!([0, 1, 2, 3, u64::MAX].map(number_of), [0, -1, 1, -2, i64::MIN]);
     }
 }

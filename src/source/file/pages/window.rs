@@ -93,7 +93,7 @@ impl Cursor {
         loop {
             let bytes = self.file.read_at(self.at, most)?;
             match look_at_page(&bytes, self.file.is_plain(self.at)) {
-                Looked::Empty => return Err(empty()),
+                Looked::Refused => return Err(refused()),
                 Looked::Cut if bytes.len() as u64 == most => most = most.saturating_mul(8),
                 Looked::Cut => return Err(cut()),
                 Looked::Whole => return Ok(()),
@@ -115,7 +115,7 @@ impl Read for Cursor {
     }
 }
 
-fn empty() -> ParquetError {
+fn refused() -> ParquetError {
     ParquetError::General(
         "found a field of another type than Parquet's, a list of elements without bytes, or a dictionary of more values \
          than bytes in a page header"
@@ -182,7 +182,7 @@ impl ChunkReader for Window {
         match look_at_page(&bytes, self.file.is_plain(start)) {
             Looked::Whole => Ok(bytes.reader()),
             Looked::Cut => Err(cut()),
-            Looked::Empty => Err(empty()),
+            Looked::Refused => Err(refused()),
         }
     }
 
