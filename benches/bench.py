@@ -21,6 +21,8 @@ import time
 
 HERE = pathlib.Path(__file__).parent
 RLLIB = os.environ.get("RLLIB_PYTHON")
+# Steps of a train batch of frames.
+FRAMES_AT_ONCE = 2000
 
 
 class Workload:
@@ -135,13 +137,14 @@ def measure(workload, log, args, threads, peers):
 
 
 def memory(workload, log, args, threads, peers):
-    """Prints the steps a second of compiling in memory, from tables to batches."""
+    """Prints the steps a second of compiling in memory, from tables to batches of as many steps as RLlib is given."""
     with tempfile.TemporaryDirectory(dir=args.scratch) as folder:
         job = pathlib.Path(folder, "job.toml")
         job.write_text(f'version = 1\n[input]\npaths = ["{log}"]\n{workload.job}')
-        printed = [run([peers, "compile", log, job, str(threads)])[3] for _ in range(args.runs)]
+        command = [peers, "compile", log, job, str(threads), str(FRAMES_AT_ONCE)]
+        printed = [run(command)[3] for _ in range(args.runs)]
     speed = statistics.median(float(p) for p in printed)
-    print(f"compiled in memory: {speed:,.0f} steps/s")
+    print(f"compiled in memory, {FRAMES_AT_ONCE:,} steps at a time: {speed:,.0f} steps/s")
     return speed
 
 
@@ -150,7 +153,7 @@ def rllib(workload, log, steps, seconds):
     if not RLLIB:
         print("skipped: RLlib (set RLLIB_PYTHON to a Python that has it)")
         return
-    asked = 2000 if workload.rllib == "frames" else 20_000
+    asked = FRAMES_AT_ONCE if workload.rllib == "frames" else 20_000
     printed = run([RLLIB, HERE / "rllib_peer.py", workload.rllib, log, str(asked)])[3]
     theirs = float(printed.split()[-1])
     print(f"RLlib, one process: {theirs:,.0f} steps/s; gristmill: {steps / seconds:,.0f}, {steps / seconds / theirs:,.0f} times")

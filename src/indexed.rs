@@ -20,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 
 use rayon::prelude::*;
 
-use crate::tensor::{DType, Tensor, TensorType};
+use crate::tensor::{Buffers, DType, Tensor, TensorType};
 use crate::window::Windows;
 
 /// Steps of an episode that are laid side by side along the last axis: `FrameStacking` and its kin.
@@ -94,6 +94,13 @@ impl Stored {
     #[must_use]
     pub fn in_sequence(&self, length: usize) -> Self {
         Self { prefix: [&[length], self.prefix.as_slice()].concat(), ..self.clone() }
+    }
+
+    /// Zeros in a window that `length` steps do not fill. One that they do fill is left as it is.
+    pub fn pad(&self, window: &mut [u8], length: usize) {
+        if length < self.places {
+            window.fill(0);
+        }
     }
 
     /// Lays `steps`, one or more on end, into `window` from place `at` on.
@@ -299,7 +306,7 @@ impl Windowed {
         })
     }
 
-    /// Lays the rows from `first` on into `out`, which is zeroed, and as long as they are.
+    /// Lays the rows from `first` on into `out`, which is as long as they are, and writes all of it.
     fn lay_rows(&self, first: usize, out: &mut [u8]) {
         let (size, window) = (self.stored.step.row_bytes(), self.stored.window().row_bytes());
         if window == 0 {
@@ -309,6 +316,7 @@ impl Windowed {
             // An index that a piece made: never negative, never outside.
             let number = |n: i64| usize::try_from(n).unwrap_or(0);
             let (offset, length, pad) = (number(offset), number(length.into()), number(pad.into()));
+            self.stored.pad(slot, length);
             if length > 0 {
                 self.stored.lay(slot, pad, &self.steps.bytes()[offset * size..(offset + length) * size]);
             }
@@ -317,18 +325,18 @@ impl Windowed {
 }
 
 /// The windows of all `parts` of a column, one part after the other, laid out on all threads of the pool that this is
-/// called in. Rows are of type `ty`.
+/// called in, in memory of `buffers`. Rows are of type `ty`.
 ///
 /// # Panics
 /// If a part is of another type.
 #[must_use]
-pub fn laid_out(ty: &TensorType, parts: &[Windowed]) -> Tensor {
+pub fn laid_out(ty: &TensorType, parts: &[Windowed], buffers: &Buffers) -> Tensor {
     let bytes = ty.row_bytes();
     let rows = parts.iter().map(|part| part.index.rows()).sum();
-    let mut out = vec![0; rows * bytes];
+    let mut out = buffers.take(rows * bytes);
     if let Some(at_a_time) = PART.checked_div(bytes) {
         let at_a_time = at_a_time.max(1);
-        let mut rest = out.as_mut_slice();
+        let mut rest = out.as_mut();
         let mut tasks = Vec::new();
         for part in parts {
             assert_eq!(part.ty, *ty, "parts of one column");
@@ -393,8 +401,35 @@ mod tests {
         // Parts, one after the other.
         let parts = [sequences.clone(), pairs.with_index(|steps| cut_up(steps).slice(1, 1)), sequences.clone()];
         let all = [sequences.whole().clone(), sequences.whole().slice(1, 1), sequences.whole().clone()];
-        assert_eq!(laid_out(sequences.ty(), &parts), Tensor::concat(sequences.ty(), &all));
-        assert_eq!(laid_out(sequences.ty(), &[]).rows(), 0);
+        assert_eq!(laid_out(sequences.ty(), &parts, &Buffers::default()), Tensor::concat(sequences.ty(), &all));
+        assert_eq!(laid_out(sequences.ty(), &[], &Buffers::default()).rows(), 0);
+    }
+
+    /// Memory that was used before holds what it held: all of it is written, padding too.
+    #[test]
+    fn in_memory_that_was_used_before() {
+        let step = TensorType::new(DType::UInt8, [300, 300, 1]);
+        let frames = Tensor::new(step.clone(), 5, vec![7_u8; 5 * step.row_bytes()].into());
+        for (axis, prefix) in [(Axis::First, None), (Axis::Last, None), (Axis::Last, Some(2))] {
+            let spec = Spec { before: 3, after: 1, period: 1, start: Start::Before, end: End::Past, pad: Pad::InPlace };
+            let index = WindowIndex::of(&Windows::cut(spec, [Span { look_back: 0, len: 5 }]), &[0]);
+            let mut windows = Windowed::new(stored(step.clone(), 4, axis), Arc::new(index), frames.clone());
+            if let Some(length) = prefix {
+                // Sequences of two, the last one with a window of nothing.
+                let cut = Windows::cut(Spec::sequences(length), [Span { look_back: 0, len: 5 }]);
+                windows = windows.with_index(|steps| {
+                    let column = crate::window::Column { steps, offsets: &[0, 5], look_back: None };
+                    cut.gather(column, &crate::window::Fill::Zeros)
+                });
+            }
+            let (expected, buffers) = (windows.whole().clone(), Buffers::default());
+            let mut dirty = buffers.take(expected.bytes().len());
+            let place = dirty.as_ref().as_ptr();
+            dirty.as_mut().fill(0xff);
+            drop(dirty);
+            let out = laid_out(windows.ty(), &[windows.clone()], &buffers);
+            assert_eq!((out.bytes().as_ptr(), out == expected), (place, true), "{axis:?} {prefix:?}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! A row has no nulls and no offsets, so cutting, joining and padding are copies of whole byte ranges, whatever the
 //! dtype: most connectors never look at a value. Booleans take one byte each here (as in NumPy) and one bit in Arrow.
 
+mod buffers;
 mod builder;
 mod types;
 
@@ -25,6 +26,7 @@ use half::f16;
 
 use crate::error::{Error, Result};
 
+pub use self::buffers::Buffers;
 pub use self::builder::TensorBuilder;
 use self::builder::copy_rows;
 pub use self::types::{DType, Element, TensorType};

@@ -192,7 +192,8 @@ class Job:
 
         Returns:
             ``{module: {column: array}}`` with what the shards would have. Tables are read, and arrays handed back,
-            without a copy; mappings and episodes are copied once.
+            without a copy; mappings and episodes are copied once. Large windows (stacked frames) of a batch that nobody
+            holds any more lend their memory to the next one that this job compiles.
         """
         table = data if isinstance(data, Table) else _episodes.table(data)
         parts = [piece._parts() for piece in self._pieces]

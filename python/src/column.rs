@@ -4,13 +4,12 @@
 
 use gristmill::error::{Error, Result};
 use gristmill::sink::ColumnData;
-use gristmill::tensor::{DType, Tensor};
+use gristmill::tensor::{Buffers, DType, Tensor};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyDict, PyList, PyTuple};
 
 use arrow::array::AsArray;
-use arrow::buffer::MutableBuffer;
 use arrow::datatypes::Int64Type;
 
 use crate::errors::raised;
@@ -88,8 +87,10 @@ pub fn gather(
         columns.iter().map(|parts| parts.iter().map(|c| c.get().tensor.clone()).collect()).collect();
     let gathered = py.detach(|| {
         let places: Vec<(usize, usize)> = numbers(&parts).zip(numbers(&rows)).collect();
-        let column =
-            |parts: &Vec<Tensor>| gather_column(&parts.iter().map(Some).collect::<Vec<_>>(), places.iter().copied());
+        let column = |parts: &Vec<Tensor>| {
+            let parts: Vec<_> = parts.iter().map(Some).collect();
+            gather_column(&parts, places.iter().copied(), &Buffers::default())
+        };
         columns.iter().map(column).collect::<Result<Vec<_>>>()
     });
     let gathered = gathered.map_err(|e| raised(py, &e))?;
@@ -103,13 +104,15 @@ pub fn numbers(bytes: &[u8]) -> impl Iterator<Item = usize> {
     bytes.as_chunks::<8>().0.iter().map(number)
 }
 
-/// Rows of some parts of a column, side by side, each given as part and row. Parts that are not there have no rows.
+/// Rows of some parts of a column, side by side, each given as part and row, in memory of `buffers`. Parts that are not
+/// there have no rows.
 ///
 /// # Errors
 /// If there is no such row, or parts are of several types.
 pub fn gather_column(
     parts: &[Option<&Tensor>],
     places: impl ExactSizeIterator<Item = (usize, usize)>,
+    buffers: &Buffers,
 ) -> Result<Tensor> {
     let Some(ty) = parts.iter().flatten().next().map(|part| part.ty()) else {
         return Err(Error::internal("a column without parts"));
@@ -119,20 +122,21 @@ pub fn gather_column(
     }
     let (rows, size) = (places.len(), ty.row_bytes());
     let parts: Vec<&[u8]> = parts.iter().map(|part| part.map_or(&[][..], Tensor::bytes)).collect();
-    let mut out = MutableBuffer::from_len_zeroed(rows * size);
+    let mut filled = buffers.take(rows * size);
+    let out = filled.as_mut();
     // Of the commonest sizes, so that a row is a load and a store and not a call.
     let gathered = match size {
         0 => Some(()),
-        1 => scalars::<1>(&parts, places, &mut out),
-        4 => scalars::<4>(&parts, places, &mut out),
-        8 => scalars::<8>(&parts, places, &mut out),
+        1 => scalars::<1>(&parts, places, out),
+        4 => scalars::<4>(&parts, places, out),
+        8 => scalars::<8>(&parts, places, out),
         _ => out.chunks_exact_mut(size).zip(places).try_for_each(|(to, (part, row))| {
             to.copy_from_slice(parts.get(part)?.get(row.checked_mul(size)?..)?.get(..size)?);
             Some(())
         }),
     };
     gathered.ok_or_else(|| Error::internal("a row that there is not"))?;
-    Ok(Tensor::new(ty.clone(), rows, out.into()))
+    Ok(Tensor::new(ty.clone(), rows, filled.into()))
 }
 
 fn scalars<const N: usize>(

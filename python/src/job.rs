@@ -9,6 +9,7 @@ use gristmill::job::{Job, Overrides, check_supported};
 use gristmill::plan::plan;
 use gristmill::run::{self, MEMORY, Options};
 use gristmill::sink::Existing;
+use gristmill::tensor::Buffers;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::Value;
@@ -21,14 +22,24 @@ use crate::watch::{Watch, watched};
 
 /// A job, read and checked.
 #[pyclass(frozen, module = "gristmill._gristmill")]
-pub struct CoreJob(Job);
+pub struct CoreJob {
+    job: Job,
+    /// Of what it compiled before, and nobody holds any more.
+    buffers: Buffers,
+}
+
+impl From<Job> for CoreJob {
+    fn from(job: Job) -> Self {
+        Self { job, buffers: Buffers::default() }
+    }
+}
 
 #[pymethods]
 impl CoreJob {
     /// From a file; relative paths are relative to its folder.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Self> {
-        Job::load(&path).map(Self).map_err(|errors| all_raised(py, &errors))
+        Job::load(&path).map(Self::from).map_err(|errors| all_raised(py, &errors))
     }
 
     /// From JSON. A job without input is one for tables in memory.
@@ -50,17 +61,17 @@ impl CoreJob {
         if without {
             job.input.paths.clear();
         }
-        Ok(Self(job))
+        Ok(job.into())
     }
 
     /// The job as resolved, all defaults filled in, as JSON.
     fn to_json(&self) -> String {
-        self.0.to_json().to_string()
+        self.job.to_json().to_string()
     }
 
     /// The directory that the job would write.
     fn output_path(&self) -> PathBuf {
-        self.0.output_path()
+        self.job.output_path()
     }
 
     /// What the job will do, as JSON.
@@ -93,7 +104,7 @@ impl CoreJob {
             "resume" => Existing::Resume,
             _ => Existing::Refuse,
         };
-        let options = Options { threads, memory_limit, scratch, existing };
+        let options = Options { threads, memory_limit, scratch, existing, ..Options::default() };
         let (own, watch) = own(&pieces)?;
         let report = watched(py, &watch, show.as_ref(), || run::convert_with(&job, own, &options, &*watch))?;
         serde_json::to_string(&report).map_err(|e| raised(py, &Error::internal(format!("report: {e}"))))
@@ -109,11 +120,11 @@ impl CoreJob {
         pieces: Vec<Bound<'_, PyAny>>,
         show: Option<Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyDict>, String)> {
-        let options = Options { threads, ..Options::default() };
+        let options = Options { threads, buffers: self.buffers.clone(), ..Options::default() };
         let (own, watch) = own(&pieces)?;
         let batches = table.get().0.clone();
         let compiled =
-            watched(py, &watch, show.as_ref(), || run::compile_with(&self.0, own, batches, &options, &*watch))?;
+            watched(py, &watch, show.as_ref(), || run::compile_with(&self.job, own, batches, &options, &*watch))?;
         let modules = PyDict::new(py);
         for (id, module) in &compiled.modules {
             let columns = PyDict::new(py);
@@ -139,7 +150,7 @@ impl CoreJob {
         let format = format.map(str::parse).transpose().map_err(|e: Error| raised(py, &e))?;
         let current_dir = std::env::current_dir()
             .map_err(|e| raised(py, &Error::io("find the current directory", std::path::Path::new("."), &e)))?;
-        let mut job = self.0.clone();
+        let mut job = self.job.clone();
         job.apply(&Overrides { inputs, output, format, current_dir });
         let mut errors = job.check();
         errors.extend(check_supported(&job));

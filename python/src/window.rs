@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use gristmill::error::{Error, Result};
-use gristmill::tensor::Tensor;
+use gristmill::tensor::{Buffers, Tensor};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
@@ -16,6 +16,8 @@ pub struct Window {
     /// Row group, and row in it.
     places: Vec<(u32, u32)>,
     groups: Mutex<Vec<Option<Vec<Tensor>>>>,
+    /// Of batches that nobody holds any more.
+    buffers: Buffers,
 }
 
 #[pymethods]
@@ -28,7 +30,7 @@ impl Window {
         let place = |(part, row)| Ok((small(part)?, small(row)?));
         let places: Result<Vec<_>> = py.detach(|| numbers(&parts).zip(numbers(&rows)).map(place).collect());
         let places = places.map_err(|e| raised(py, &e))?;
-        Ok(Self { places, groups: Mutex::new(vec![None; groups]) })
+        Ok(Self { places, groups: Mutex::new(vec![None; groups]), buffers: Buffers::default() })
     }
 
     /// The row groups that rows `start..stop` of the order need and that are not here.
@@ -61,7 +63,7 @@ impl Window {
             let columns = groups.iter().flatten().next().map_or(0, Vec::len);
             let column = |c: usize| {
                 let parts: Vec<Option<&Tensor>> = groups.iter().map(|g| g.as_ref().map(|g| &g[c])).collect();
-                gather_column(&parts, places.iter().map(|&(part, row)| (part as usize, row as usize)))
+                gather_column(&parts, places.iter().map(|&(part, row)| (part as usize, row as usize)), &self.buffers)
             };
             (0..columns).map(column).collect::<Result<Vec<_>>>()
         };

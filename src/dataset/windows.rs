@@ -17,7 +17,7 @@ use super::{Module, Table};
 use crate::error::{Error, Result};
 use crate::indexed::{INDEX, Stored};
 use crate::sink::{ColumnData, ColumnType, RowGroupData};
-use crate::tensor::Tensor;
+use crate::tensor::{Buffers, Tensor};
 
 /// Bytes of decoded steps that [`LaidOut`] keeps, by table.
 const KEPT: usize = 256 << 20;
@@ -34,6 +34,8 @@ pub struct Steps {
     /// Row of the table that each shard starts at, and the number of all.
     starts: Vec<u64>,
     kept: Mutex<Kept>,
+    /// What windows are laid out in.
+    buffers: Buffers,
 }
 
 impl std::fmt::Debug for Steps {
@@ -97,6 +99,7 @@ impl Steps {
             shards: shards.iter().map(|_| OnceLock::new()).collect(),
             starts: starts.collect(),
             kept: Mutex::new(Kept { most: kept, ..Kept::default() }),
+            buffers: Buffers::default(),
             table: table.clone(),
         }
     }
@@ -148,11 +151,12 @@ impl Steps {
     fn lay_out_column(&self, column: usize, windows: &[(u64, usize, usize)], rows: usize) -> Result<Tensor> {
         let stored = self.table.stored(column)?;
         let (step, window) = (stored.step.row_bytes(), stored.window().row_bytes());
-        let mut out = vec![0; windows.len() * window];
+        let mut out = self.buffers.take(windows.len() * window);
         if step > 0 {
             // The row group that the last window ended in: the next one starts there, or nearby.
             let mut group: Option<Group> = None;
-            for (slot, &(offset, length, pad)) in out.chunks_exact_mut(window).zip(windows) {
+            for (slot, &(offset, length, pad)) in out.as_mut().chunks_exact_mut(window).zip(windows) {
+                stored.pad(slot, length);
                 let (mut at, end, mut place) = (offset, offset + length as u64, pad);
                 while at < end {
                     let here = match group.take() {

@@ -28,6 +28,7 @@ use crate::progress::Progress;
 use crate::sink::{ColumnData, ColumnType, ShardSchema};
 use crate::source::file::InputFile;
 use crate::source::recognise;
+use crate::tensor::Buffers;
 use crate::threads;
 
 /// What a table in memory is called in messages.
@@ -139,7 +140,7 @@ pub fn compile_with(
             ..ModuleRecord::default()
         };
         records.insert(module.name(), record);
-        let columns = pool.install(|| kept.laid_out(&module.layout.columns))?;
+        let columns = pool.install(|| kept.laid_out(&module.layout.columns, &options.buffers))?;
         let names = laid_out.columns.into_iter().map(|(name, _)| name);
         out.insert(module.name(), ModuleColumns { rows: kept.rows, columns: names.zip(columns).collect() });
     }
@@ -188,7 +189,7 @@ impl<'a> Kept<'a> {
 
     /// All columns in one piece and with their windows laid out: where rows came from, then those of `layout`. Parts are
     /// freed once their column is there.
-    fn laid_out(&mut self, layout: &[ColumnLayout]) -> Result<Vec<ColumnData>> {
+    fn laid_out(&mut self, layout: &[ColumnLayout], buffers: &Buffers) -> Result<Vec<ColumnData>> {
         let mut out: Vec<ColumnData> = (0..self.provenance).map(|at| self.joined(at)).collect::<Result<_>>()?;
         let indices: Vec<Vec<Arc<WindowIndex>>> =
             self.storage.tables.iter().map(|table| self.indices(table)).collect::<Result<_>>()?;
@@ -211,7 +212,7 @@ impl<'a> Kept<'a> {
                 Ok(Windowed::new(stored.clone(), Arc::clone(index), steps.clone()))
             });
             let windows = windows.collect::<Result<Vec<_>>>().map_err(|e| e.column(&column.name))?;
-            out.push(ColumnData::Tensor(indexed::laid_out(&column.ty, &windows)));
+            out.push(ColumnData::Tensor(indexed::laid_out(&column.ty, &windows, buffers)));
         }
         Ok(out)
     }

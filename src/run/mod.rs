@@ -51,6 +51,7 @@ use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
 use crate::sink::{Durable, Existing, Intent, IntentFile, OutputDir};
 use crate::source::{self, Source, recognise};
+use crate::tensor::Buffers;
 
 /// What changes how a run goes, and not a byte of what it writes.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +66,9 @@ pub struct Options {
     pub scratch: Option<PathBuf>,
     /// What to do with what is in the output directory.
     pub existing: Existing,
+    /// Memory for windows that [`compile`] lays out. Whoever compiles again and again keeps a handle and hands it over
+    /// each time: what is dropped of one batch is filled again for a later one.
+    pub buffers: Buffers,
 }
 
 /// Converts what the job says to where it says.

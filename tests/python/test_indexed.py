@@ -70,8 +70,9 @@ def test_every_reader_gives_the_same_rows(written, case, output):
     for rows in [[3], [0, -1], [], rng.integers(0, len(whole), 90), slice(30, 50), slice(9, 2, -3)]:
         assert_equal(indexed.take(rows), whole.take(rows))
     assert_equal(indexed[5], whole[5])
-    for order in [{}, {"shuffle_seed": 1}, {"shuffle_seed": 1, "rank": 1, "world_size": 2}]:
-        batches = zip(*(m.batches(batch_size=16, **order) for m in (indexed, whole)), strict=True)
+    # Those of 50 frames are large: their memory is filled again.
+    for order in [{}, {"batch_size": 50}, {"shuffle_seed": 1}, {"shuffle_seed": 1, "rank": 1, "world_size": 2}]:
+        batches = zip(*(m.batches(**{"batch_size": 16, **order}) for m in (indexed, whole)), strict=True)
         for own, other in batches:
             assert_equal(own, other)
     assert_equal(pickle.loads(pickle.dumps(indexed)).read(), whole.read())
@@ -125,6 +126,34 @@ def test_compiled_in_memory_rows_are_laid_out():
     assert own.keys() == other.keys()
     assert all(np.array_equal(own[name], other[name]) for name in own)
     assert indexed["default_policy"]["obs"].tolist() == [[0.0, 1.0], [1.0, 2.0]]
+
+
+def test_memory_of_batches_that_were_dropped_is_filled_again():
+    """Whatever it held; and never that of a batch that somebody holds."""
+    rng = np.random.default_rng(0)
+    job = Job(learner={"connectors": [{"type": "FrameStacking", "num_frames": 4}]})
+
+    def steps(seed):
+        return {
+            "eps_id": np.repeat(np.arange(10), 6), "obs": np.random.default_rng(seed).integers(1, 255, (60, 84, 84, 1), np.uint8),
+            "actions": rng.integers(0, 2, 60), "rewards": np.zeros(60), "terminateds": np.arange(60) % 6 == 5,
+        }
+
+    def frames(job, seed):
+        return job.compile(steps(seed))["default_policy"]["obs"]
+
+    first = frames(job, 1)
+    place, kept = first.ctypes.data, first[5:].copy()
+    view = first[5:]
+    del first
+    second = frames(job, 2)
+    assert second.ctypes.data != place and np.array_equal(view, kept)
+    del view
+    third = frames(job, 3)
+    assert third.ctypes.data == place
+    # A job of its own has no memory of others. The first rows of episodes are padded.
+    assert np.array_equal(third, frames(Job(job.to_dict() | {"input": {}}), 3))
+    assert not third[0, ..., :3].any() and third[0, ..., 3].all()
 
 
 def test_a_quarter_of_the_bytes(written):

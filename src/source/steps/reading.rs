@@ -11,11 +11,14 @@ use crate::column;
 use crate::episode::{Columns, EpisodeLayout};
 use crate::error::{Error, Result};
 use crate::source::blocks::LeafNulls;
-use crate::source::file::{Batches, InputFile};
+use crate::source::file::{Batches, FileFormat, InputFile};
 use crate::source::ingest;
 use crate::source::rows::RowGroupRef;
 use crate::source::schema::UnifiedColumn;
 use crate::tensor::Tensor;
+
+/// How much larger a block of views may be than one that is decoded.
+const VIEWS: usize = 16;
 
 /// One row group, read for one layout.
 pub(super) struct Reading {
@@ -58,9 +61,11 @@ impl Reading {
         Self { shape, file, group, wanted, row_bytes, leaves, flags }
     }
 
-    /// Rows of a block of about `block_bytes`.
+    /// Rows of a block of about `block_bytes`. A table in memory is there already, so its blocks are views, mostly: large
+    /// ones cost nothing, and what lies in one of them is not copied.
     pub(super) fn batch_rows(&self, block_bytes: usize) -> usize {
-        (block_bytes / self.row_bytes.max(1)).clamp(1, 65_536)
+        let views = if self.file.format == FileFormat::Memory { VIEWS } else { 1 };
+        (block_bytes.saturating_mul(views) / self.row_bytes.max(1)).clamp(1, 65_536)
     }
 
     /// The recorded columns.

@@ -22,6 +22,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
             (_, true) => Existing::Replace,
             _ => Existing::Refuse,
         },
+        ..Options::default()
     };
     #[cfg(unix)]
     crate::interrupt::explain(job.output_path());
