@@ -39,7 +39,7 @@ STATEFUL = "[rl_module]\nstateful = true\nmax_seq_len = 20\n"
 STACKED = '[learner]\nalgorithm = "PPO"\n[[learner.connectors]]\ntype = "FrameStacking"\nnum_frames = 4\n'
 
 WORKLOADS = {
-    "a": Workload("stateless", ["cart"], "", 5_000_000, [*COPIES, "script"], True),
+    "a": Workload("stateless", ["cart"], "", 5_000_000, [*COPIES, "script"], True, "data"),
     "b": Workload("recurrent, sequences of 20", ["cart"], STATEFUL, 5_000_000, [*COPIES, "script-padded"], True),
     "c": Workload("curiosity, all distinct", ["cart"], CURIOSITY, 5_000_000, [*COPIES, "script-counts"]),
     "c2": Workload(
@@ -156,7 +156,8 @@ def rllib(workload, log, steps, seconds):
     asked = FRAMES_AT_ONCE if workload.rllib == "frames" else 20_000
     printed = run([RLLIB, HERE / "rllib_peer.py", workload.rllib, log, str(asked)])[3]
     theirs = float(printed.split()[-1])
-    print(f"RLlib, one process: {theirs:,.0f} steps/s; gristmill: {steps / seconds:,.0f}, {steps / seconds / theirs:,.0f} times")
+    how = "with Ray Data, 2 processors" if workload.rllib == "data" else "one process"
+    print(f"RLlib, {how}: {theirs:,.0f} steps/s; gristmill: {steps / seconds:,.0f}, {steps / seconds / theirs:,.0f} times")
 
 
 def growth(args):

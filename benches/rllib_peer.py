@@ -1,6 +1,8 @@
-"""RLlib's own pre-learner over a file, in one process: `python rllib_peer.py episodes|columns|frames FILE STEPS`.
+"""RLlib's own way from a file to train batches: `python rllib_peer.py episodes|columns|frames|data FILE STEPS`.
 
-Prints the steps a second over the first STEPS steps. `frames` makes one batch of that many 84 x 84 frames in memory and
+Prints the steps a second over the first STEPS steps. `episodes` and `columns` call its pre-learner in this process. `data`
+is end to end: Ray Data reads them and calls two pre-learners on two processors, batches of 2,000 come to this process;
+the clock starts when Ray runs, with the first batch asked for. `frames` makes one batch of that many 84 x 84 frames in memory and
 runs the learner pipeline with four stacked frames over it, again and again; the first time is not timed. Needs RLlib (`pip install "ray[rllib]" torch`).
 """
 
@@ -50,6 +52,39 @@ elif kind == "columns":
         rows = table.slice(i, 4096)
         work({n: rows[n].to_numpy(zero_copy_only=False) for n in rows.column_names})
     report(time.perf_counter() - started, table.num_rows)
+elif kind == "data":
+    import logging
+    import tempfile
+
+    import ray
+    from ray.rllib.env import INPUT_ENV_SPACES
+    from ray.rllib.offline.offline_data import OfflineData
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    with tempfile.TemporaryDirectory() as folder:
+        # Without recorded next observations and states: RLlib makes a last observation up, which costs it the least. In
+        # several files, so that there is work for both.
+        columns = ["eps_id", "obs", "actions", "rewards", "terminateds", "truncateds"]
+        log = pq.read_table(path, columns=columns).slice(0, steps)
+        for i, start in enumerate(range(0, steps, 2000)):
+            pq.write_table(log.slice(start, 2000), f"{folder}/{i:04}.parquet")
+        config = BCConfig().environment("CartPole-v1").learners(num_learners=0)
+        # With a whole processor each, the two would leave none to the tasks that read, and wait for ever.
+        config = config.offline_data(
+            input_=[folder], ignore_final_observation=True, map_batches_kwargs={"num_cpus": 0.5}
+        )
+        spec = config.get_multi_rl_module_spec(spaces={"default_policy": spaces})
+        data = OfflineData(config.rl_module(rl_module_spec=spec))
+        data.spaces, data.module_spec = {INPUT_ENV_SPACES: spaces}, spec
+        state = spec.build().get_state()
+        started, done = time.perf_counter(), 0
+        while done < steps:
+            batch = data.sample(num_samples=2000, num_shards=0, module_state=state)
+            done += batch.env_steps()
+        report(time.perf_counter() - started, done)
+    ray.shutdown()
 else:
     space = gym.spaces.Box(0, 255, (84, 84, 1), np.uint8)
     spaces = (space, gym.spaces.Discrete(2))
