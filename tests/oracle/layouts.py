@@ -7,10 +7,13 @@ import msgpack_numpy
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from ray.data import DataContext
 from ray.data._internal.delegating_block_builder import DelegatingBlockBuilder
+from ray.data._internal.tensor_extensions.arrow import FixedShapeTensorFormat
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.offline.offline_env_runner import OfflineSingleAgentEnvRunner
 
+TENSORS = list(FixedShapeTensorFormat)
 FIXED = {
     "eps_id", "agent_id", "module_id", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "t",
 }
@@ -58,19 +61,29 @@ def _buffers(episode):
 
 
 def _write_columns(rng, recording, folder):
-    compress = ["obs"] if rng.random() < 0.3 else []
+    # What is no array (a number, a dict) is not packed even where it is named.
+    names = ["obs", "actions", *(k for k in recording.specs if k not in ("obs", "actions", "rewards"))]
+    compress = [k for k in names if rng.random() < 0.5] if rng.random() < 0.4 else []
     recorder = types.SimpleNamespace(_samples=[], output_compress_columns=compress)
     OfflineSingleAgentEnvRunner._map_episodes_to_data(recorder, recording.episodes)
-    builder = DelegatingBlockBuilder()
-    for row in recorder._samples:
-        builder.add(row)
-    _files(rng, builder.build(), folder, groups=(3, 1000))
+    rows, context = recorder._samples, DataContext.get_current()
+    count = min(int(rng.integers(1, 4)), len(rows))
+    edges = np.linspace(0, len(rows), count + 1).astype(int)
+    tensors = [TENSORS[int(rng.integers(3))]] * count
+    for i, (start, stop) in enumerate(zip(edges, edges[1:])):
+        if rng.random() < 0.1:
+            tensors[i] = TENSORS[int(rng.integers(3))]  # written by another version
+        context.arrow_fixed_shape_tensor_format = tensors[i]
+        builder = DelegatingBlockBuilder()
+        for row in rows[start:stop]:
+            builder.add(row)
+        pq.write_table(builder.build(), folder / f"part-{i}.parquet", row_group_size=int(rng.choice((3, 1000))))
     plain = types.SimpleNamespace(_samples=[], output_compress_columns=[])
     OfflineSingleAgentEnvRunner._map_episodes_to_data(plain, recording.episodes)
-    return lambda: _whole_episodes(plain._samples)
+    return lambda: _whole_episodes(plain._samples, recording)
 
 
-def _whole_episodes(rows):
+def _whole_episodes(rows, recording):
     """The rows put back into whole episodes by `eps_id`, in order of first appearance."""
     steps = {}
     for row in rows:
@@ -86,6 +99,7 @@ def _whole_episodes(rows):
             truncated=bool(own[-1]["truncateds"]),
             extra_model_outputs={k: [s[k] for s in own] for k in own[0] if k not in FIXED},
             len_lookback_buffer=0,
+            **recording.spaces,
         )
         for id_, own in steps.items()
     ]
@@ -118,7 +132,7 @@ def _write_steps(rng, recording, folder):
     specs = {k: v for k, v in truth[0].items() if k in rows[0]}
     table = pa.table({k: _column([row[k] for row in rows], v, kind) for k, v in specs.items()})
     _files(rng, table, folder, groups=(3, 1000))
-    return lambda: _whole_episodes(truth)
+    return lambda: _whole_episodes(truth, recording)
 
 
 def _with_trailing_rows(rows, lengths):

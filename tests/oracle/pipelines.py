@@ -9,7 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import custom
 import reference
+from custom import Piece
 
 OBS = "AddObservationsFromEpisodesToBatch"
 NEXT_OBS = "AddNextObservationsFromEpisodesToTrainBatch"
@@ -17,53 +19,97 @@ COLUMNS = "AddColumnsFromEpisodesToTrainBatch"
 ONE_TS = "AddOneTsToEpisodesAndTruncate"
 TIME_DIM = "AddTimeDimToBatchAndZeroPad"
 STATES = "AddStatesFromEpisodesToBatch"
+MAPPING = "AgentToModuleMapping"
 BATCH = "BatchIndividualItems"
 TENSOR = "NumpyToTensor"
-RETURNS = "ComputeReturnsToGo"
 
 ALGORITHMS = ["PPO", "APPO", "IMPALA", "BC", "CQL", "IQL", "SAC", "DQN"]
 # These pipelines begin with one more step.
 ONE_MORE = ["APPO", "IMPALA", "MARWIL"]
 # In front of an algorithm's own pieces.
-IN_FRONT = [[OBS], [NEXT_OBS], [ONE_TS], [COLUMNS], [OBS, COLUMNS], [COLUMNS, OBS], [RETURNS], [NEXT_OBS, RETURNS]]
-# Instead of them. A batch of a stateful module has a time dimension in every column or in none.
-EXPLICIT = [
-    [OBS, COLUMNS, TIME_DIM, STATES, BATCH, TENSOR],
-    [OBS, COLUMNS, TIME_DIM, STATES, BATCH],
-    [OBS, COLUMNS, BATCH, TENSOR],
-    [COLUMNS, BATCH],
-    [OBS, BATCH, TENSOR],
-    [NEXT_OBS, BATCH, TENSOR],
-    [ONE_TS, OBS, COLUMNS, TIME_DIM, BATCH, TENSOR],
-    [ONE_TS, COLUMNS, NEXT_OBS, TIME_DIM, STATES, BATCH],
-    [COLUMNS, NEXT_OBS, TIME_DIM, STATES, BATCH, TENSOR],
-]
+IN_FRONT = [[OBS], [NEXT_OBS], [ONE_TS], [COLUMNS], [OBS, COLUMNS], [COLUMNS, OBS], [NEXT_OBS]]
 
 
 @dataclasses.dataclass
 class Pipe:
     algorithm: str
     custom: list
+    """`Piece`s: in front of the default pipeline, or all there are."""
     add_default: bool
     gamma: float = 0.99
     lambda_: float = 1.0
 
+    def has(self, *names):
+        return any(piece.name in names for piece in self.custom)
+
 
 def choose(rng, recording):
-    if rng.random() < 0.2:
-        pipe = Pipe("PPO", EXPLICIT[int(rng.integers(len(EXPLICIT)))], False)
+    # MARWIL's and PPO's advantages need recorded value predictions.
+    values = "vf_preds" in recording.specs and "missing column" not in recording.facts
+    pipe = Pipe("PPO", [], True)
+    pipe.gamma, pipe.lambda_ = (float(rng.choice([0.0, 1.0, *[round(x, 3)] * 4])) for x in rng.uniform(0.5, 1.0, 2))
+    explicit = rng.random() < 0.2
+    names = IN_FRONT[int(rng.integers(len(IN_FRONT)))] if rng.random() < 0.15 and not explicit else []
+    if not explicit:
+        pipe.algorithm = str(rng.choice(ALGORITHMS + 4 * ["MARWIL"] * values))
+    if ONE_TS in names and pipe.algorithm in ONE_MORE:
+        names = []  # twice one more step is refused
+    one_more = bool(rng.random() < 0.3) if explicit else ONE_TS in names or pipe.algorithm in ONE_MORE
+    pieces = custom.draw(rng, recording, one_more) if rng.random() < 0.45 else []
+    adds_obs = any(p.name in custom.ADD_OBS for p in pieces)
+    if explicit:
+        pipe.add_default = False
+        pipe.custom = _explicit(rng, recording, pieces, adds_obs, one_more, values, pipe)
     else:
-        custom = IN_FRONT[int(rng.integers(len(IN_FRONT)))] if rng.random() < 0.15 else []
-        # MARWIL's advantages need recorded value predictions.
-        values = "vf_preds" in recording.specs and "missing column" not in recording.facts
-        algorithm = str(rng.choice(ALGORITHMS + 4 * ["MARWIL"] * values))
-        if ONE_TS in custom and algorithm in ONE_MORE:
-            custom = []  # twice one more step is refused
-        pipe = Pipe(algorithm, custom, True)
-    pipe.gamma, pipe.lambda_ = (round(float(x), 3) for x in rng.uniform(0.5, 1.0, 2))
-    if ONE_TS in pipe.custom or pipe.algorithm in ONE_MORE:
-        recording.facts.add("one more step")
+        if OBS in names and (adds_obs or any(p.name == custom.PREVIOUS for p in pieces)):
+            names = []  # the observations would be there twice, or come from before they are changed
+        # What comes before the piece that lengthens episodes would not know about it.
+        at = 0 if ONE_TS in names else int(rng.integers(len(pieces) + 1))
+        pipe.custom = pieces[:at] + [Piece(n) for n in names] + pieces[at:]
+    _note(recording, pipe)
     return pipe
+
+
+def _explicit(rng, recording, pieces, adds_obs, one_more, values, pipe):
+    """A pipeline of one's own. A batch of a stateful module has a time dimension in every column or in none."""
+    add = [str(n) for n in rng.permutation([OBS, COLUMNS, NEXT_OBS])][: int(rng.integers(1, 4))]
+    if adds_obs and rng.random() < 0.5:
+        add = [n for n in add if n != OBS] or [COLUMNS]
+    advantages = values and one_more and rng.random() < 0.7
+    if advantages:
+        add = list(dict.fromkeys([*add, COLUMNS]))
+    first = [ONE_TS] if one_more else []
+    time = [TIME_DIM, *[STATES] * (rng.random() < 0.7)] if rng.random() < 0.6 or advantages else []
+    mapping = [MAPPING] if recording.agents else []
+    tensor = [TENSOR] * bool(advantages or rng.random() < 0.6)
+    names = [*add, *time, *mapping, BATCH, *tensor]
+    gae = [Piece(custom.GAE, {"gamma": pipe.gamma, "lambda_": pipe.lambda_})] * bool(advantages)
+    if not adds_obs and rng.random() < 0.3 and not one_more:
+        # Between the pieces that add columns: what changes rewards comes too late for some of them.
+        return [Piece(names[0]), *pieces, *[Piece(n) for n in names[1:]], *gae]
+    return [*[Piece(n) for n in first], *pieces, *[Piece(n) for n in names], *gae]
+
+
+def _note(recording, pipe):
+    facts = recording.facts
+    names = [p.name for p in pipe.custom] + [OBS] * pipe.add_default
+    if ONE_TS in names or pipe.add_default and pipe.algorithm in ONE_MORE:
+        facts.add("one more step")
+    elif len({e.id_ for e in recording.episodes}) < len(recording.episodes):
+        # Chunks get numbers from the piece that adds observations, and share a key before, or where they have some.
+        adding = [n for n in names if n in {*custom.ADD_OBS, custom.RETURNS, OBS, NEXT_OBS, COLUMNS}]
+        if adding[0] != OBS:
+            facts.add("colliding ids")
+    if "one more step" not in facts and (pipe.has(*custom.ADD_OBS) or OBS not in names):
+        facts.add("not numbered")
+    if pipe.has(custom.COUNT) and not custom.rank_one(recording.specs["obs"]):
+        facts.add("counted names")
+    if pipe.has(custom.EUCLID):
+        facts.add("distances")
+    if pipe.has(*custom.CURIOSITY):
+        facts.add("shaped rewards")
+    if all(len(e) == 0 for e in recording.episodes):
+        facts.add("no steps")
 
 
 def check_presets(gristmill):

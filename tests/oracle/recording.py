@@ -7,10 +7,14 @@ import copy
 import dataclasses
 
 import numpy as np
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+import spaces
 import values
 from values import Leaf
+
+SUBJECTS = ["any", "frames", "space", "repeating", "wide", "start"]
 
 
 @dataclasses.dataclass
@@ -27,14 +31,30 @@ class Recording:
     state_spec: object
     """What `state_out` is recorded as, or None."""
     facts: set = dataclasses.field(default_factory=set)
+    agents: dict | None = None
+    """Agent to module, in multi-agent recordings (see agents.py)."""
+
+    @property
+    def spaces(self):
+        """Of observations and actions, where RLlib may look at them: to know what a missing frame is made of."""
+        return {"observation_space": spaces.gym_space(self.specs["obs"])} if "frames" in self.facts else {}
+
+    @property
+    def modules(self):
+        return {DEFAULT_MODULE_ID: self}
 
 
 def make(rng, layout):
     nested_tuples = layout == "rllib-episodes"
     stateful = bool(rng.random() < 0.5)
-    max_seq_len = int(rng.integers(1, 8)) if stateful else None
-    obs = values.observation(rng, tuples=nested_tuples)
-    actions = values.action(rng, tuples=nested_tuples)
+    max_seq_len = int(rng.choice([1, int(rng.integers(1, 8)), int(rng.integers(1, 8)), 20])) if stateful else None
+    facts = set()
+    obs = _observations(rng, nested_tuples, facts)
+    if rng.random() < 0.3:
+        actions = values.with_space(rng, tuples=nested_tuples)
+        facts.add("action space")
+    else:
+        actions = values.action(rng, tuples=nested_tuples)
     rewards = _rewards(rng)
     extras = _extras(rng, nested_tuples)
     state = _state(rng) if rng.random() < 0.6 else None
@@ -43,7 +63,7 @@ def make(rng, layout):
         obs, actions = _flat_dict(obs), _flat_dict(actions)
         extras = {k: v for k, v in extras.items() if not isinstance(v, dict)}
         state = state if isinstance(state, Leaf) and state.shape else None
-    recording = Recording(layout, [], stateful, max_seq_len, None, {}, state)
+    recording = Recording(layout, [], stateful, max_seq_len, None, {}, state, facts)
     if stateful:
         recording.initial_state = _initial_state(rng, state)
     if state is not None:
@@ -51,6 +71,19 @@ def make(rng, layout):
     recording.specs = {"obs": obs, "actions": actions, "rewards": rewards, **extras}
     _episodes(rng, recording)
     return recording
+
+
+def _observations(rng, tuples, facts):
+    subject = str(rng.choice(SUBJECTS, p=[0.46, 0.15, 0.12, 0.15, 0.07, 0.05]))
+    if subject == "any":
+        return values.observation(rng, tuples=tuples)
+    if subject in ("space", "start"):
+        facts.add("space")
+        return values.with_space(rng, tuples=tuples, start=subject == "start")
+    if subject == "frames":
+        facts.add("frames")
+        return values.frames(rng)
+    return values.repeating(rng) if subject == "repeating" else values.wide(rng)
 
 
 def _rewards(rng):
@@ -111,6 +144,8 @@ def _initial_state(rng, recorded):
 
 def _flat_dict(spec):
     if not isinstance(spec, dict):
+        return spec
+    if all(isinstance(x, Leaf) and (len(x.shape) == 1 or x.kind == "scalar") for x in spec.values()):
         return spec
     flat = [x for x in values.leaves(spec) if x.kind == "array" and len(x.shape) == 1]
     return {name: one for name, one in zip("ba", [*flat, Leaf("float32", (2,)), Leaf("uint8", (3,))])}
@@ -195,6 +230,7 @@ def _chunks(rng, recording, id_, length, specs):
             extra_model_outputs=copy.deepcopy(extras),
             t_started=start,
             len_lookback_buffer=lookback,
+            **recording.spaces,
         ))
     # The recording may begin or end in the middle of an episode.
     if len(chunks) > 1 and recording.layout == "rllib-episodes" and rng.random() < 0.2:

@@ -27,6 +27,7 @@ except ImportError as error:
 
 import numpy as np
 
+import custom
 import layouts
 import outcome
 import pipelines
@@ -53,9 +54,7 @@ def job_of(rec, pipe, rng):
     else:
         job["learner"]["add_default_connectors_to_learner_pipeline"] = False
     if pipe.custom:
-        job["learner"]["connectors"] = [
-            {"type": name, **({"gamma": pipe.gamma} if name == pipelines.RETURNS else {})} for name in pipe.custom
-        ]
+        job["learner"]["connectors"] = [custom.for_job(piece) for piece in pipe.custom]
     if pipe.algorithm == "MARWIL":
         job["learner"].update(gamma=pipe.gamma, lambda_=pipe.lambda_)
     return job
@@ -85,8 +84,8 @@ def one(seed, gristmill, folder):
     episodes = layouts.write(rng, rec, folder / "input")
     job = job_of(rec, pipe, rng)
 
-    def rllib(eps):
-        return reference.batch(rec, eps, pipe)
+    def rllib(eps, correct=True):
+        return reference.batch(rec, eps, pipe, correct)
 
     want = outcome.expected(rec, episodes, rllib)
     problems = []

@@ -48,5 +48,6 @@ def differences(got, want):
             lines.append(f"{name}: {a.dtype}{list(a.shape)}, RLlib has {b.dtype}{list(b.shape)}")
         elif a.tobytes() != np.ascontiguousarray(b).tobytes():
             rows = [i for i in range(len(a)) if a[i].tobytes() != np.ascontiguousarray(b[i]).tobytes()]
-            lines.append(f"{name}: {len(rows)} of {len(a)} rows differ; row {rows[0]}: {a[rows[0]]}, RLlib {b[rows[0]]}")
+            ours, theirs = (np.array2string(x[rows[0]], threshold=40).replace("\n", "") for x in (a, b))
+            lines.append(f"{name}: {len(rows)} of {len(a)} rows differ; row {rows[0]}: {ours}, RLlib {theirs}")
     return lines
