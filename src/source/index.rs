@@ -326,10 +326,10 @@ pub struct Index {
 impl Index {
     /// Leaves only those step columns in the layouts that `reads` asks for. The layouts as they were come back.
     ///
-    /// Recorded next observations stand beside their observations, whose last one they may hold.
+    /// Recorded next observations stand beside their observations, whose last one they may hold, and go with them.
     pub fn narrow(&mut self, reads: &dyn Fn(&str) -> bool) -> (EpisodeLayout, Vec<EpisodeLayout>) {
         let before = (self.layout.clone(), self.layouts.clone());
-        let wanted = |name: &str| reads(name) || (root(name) == NEXT_OBS && reads(&rebase(name, OBS)));
+        let wanted = |name: &str| if root(name) == NEXT_OBS { reads(&rebase(name, OBS)) } else { reads(name) };
         for layout in self.layouts.iter_mut().chain([&mut self.layout]) {
             layout.steps.retain(|(name, _)| wanted(name));
         }

@@ -79,6 +79,26 @@ fn each_module_has_its_own_shape() {
     }
 }
 
+/// Pipelines that do not look at observations, or at nothing else, read the same log.
+#[test]
+fn a_piece_alone_gets_its_own_shapes() {
+    for (piece, column, walker) in [
+        ("AddColumnsFromEpisodesToTrainBatch", "actions", "[0.0] [2.0] [4.0] [6.0]"),
+        ("ComputeReturnsToGo\"\ngamma = 1.0 # \"", "returns_to_go", "12.0 12.0 10.0 6.0"),
+        ("AddObservationsFromEpisodesToBatch", "obs", "[0.0, 1.0, 2.0, 3.0] [10.0, 11.0, 12.0, 13.0]"),
+        ("AddNextObservationsFromEpisodesToTrainBatch", "new_obs", "[10.0, 11.0, 12.0, 13.0]"),
+    ] {
+        let work = Work::of(walker_and_scout());
+        let job = format!(
+            "[learner]\nadd_default_connectors_to_learner_pipeline = false\n[[learner.connectors]]\ntype = \"{piece}\"\n\
+             [[learner.connectors]]\ntype = \"BatchIndividualItems\"\n"
+        );
+        work.manifest_of(&work.convert_job(&job, &[]));
+        let [rows, _] = modules(&work);
+        assert!(shown(&rows, column).starts_with(walker), "{piece}: {}", shown(&rows, column));
+    }
+}
+
 /// A log without `t` is told from its repetitions by prints of rows, which have shapes as well.
 #[test]
 fn repetitions_are_found_in_rows_of_several_shapes() {
