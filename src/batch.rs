@@ -96,6 +96,7 @@ impl From<Tensor> for Column {
 pub struct ModuleBatch {
     columns: Vec<(String, Column)>,
     windows: Option<Arc<Windows>>,
+    joined: bool,
 }
 
 impl ModuleBatch {
@@ -135,6 +136,18 @@ impl ModuleBatch {
     /// Says that rows are sequences from now on, and which steps each of them holds.
     pub fn set_windows(&mut self, windows: Windows) {
         self.windows = Some(Arc::new(windows));
+    }
+
+    /// Says that the items of each column are joined from now on; see [`ModuleBatch::is_view`].
+    pub const fn join(&mut self) {
+        self.joined = true;
+    }
+
+    /// Whether column `name` is, in RLlib, a view of the episodes' array `of`: added as it is, neither cut into sequences
+    /// nor joined since. What is written into the episodes later shows in such a column.
+    #[must_use]
+    pub fn is_view(&self, name: &str, of: &Tensor) -> bool {
+        !self.joined && self.windows.is_none() && self.get(name).is_some_and(|column| column.shares_memory(of))
     }
 
     /// The columns themselves.

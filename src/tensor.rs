@@ -104,6 +104,12 @@ impl Tensor {
         self.data.as_slice()
     }
 
+    /// Whether this is a clone of `other`: the same rows at the same place in memory.
+    #[must_use]
+    pub fn shares_memory(&self, other: &Self) -> bool {
+        self.ty == other.ty && self.rows == other.rows && self.data.ptr_eq(&other.data)
+    }
+
     /// The bytes of all rows as an Arrow buffer, without a copy.
     #[must_use]
     pub fn buffer(&self) -> Buffer {

@@ -471,6 +471,10 @@ class CountBasedCuriosity:
     to anything, and truncates the sum where rewards are integers. `compat = "correct"` counts observations of any rank
     and dtype (the leaves of nested ones together) by value, where NaNs equal one another, and makes integer rewards
     float64. Observations of modules with different observation spaces are different.
+
+    In RLlib a column `rewards` that `AddColumnsFromEpisodesToTrainBatch` has added before is a view of the episode's
+    rewards until the batch is cut into sequences or joined, so it changes with them: so it does with
+    `compat = "rllib-2.60"`.
     """
 
     _type: ClassVar[str] = "CountBasedCuriosity"
@@ -497,7 +501,8 @@ class EuclidianDistanceBasedCuriosity:
     `examples/connectors/classes/euclidian_distance_based_curiosity.py` in its first call, where differences of
     integers wrap around (`uint8`: 1 - 2 = 255) and sums are truncated where rewards are integers. With
     `compat = "correct"` integer observations are subtracted and integer rewards added in float64, and modules with
-    different observation spaces have buffers of their own.
+    different observation spaces have buffers of their own. As with `CountBasedCuriosity`, a column `rewards` that is
+    there before changes, too, with `compat = "rllib-2.60"`.
     """
 
     _type: ClassVar[str] = "EuclidianDistanceBasedCuriosity"

@@ -43,7 +43,8 @@ impl Connector for BatchIndividualItems {
         Ok(())
     }
 
-    fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, _: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
+    fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, batch: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
+        batch.join();
         Ok(())
     }
 }

@@ -36,6 +36,10 @@ const ANY_RANK: &str = "observations_counted_of_any_rank";
 /// to anything, and truncates the sum where rewards are integers. `compat = "correct"` counts observations of any rank
 /// and dtype (the leaves of nested ones together) by value, where NaNs equal one another, and makes integer rewards
 /// float64. Observations of modules with different observation spaces are different.
+///
+/// In RLlib a column `rewards` that `AddColumnsFromEpisodesToTrainBatch` has added before is a view of the episode's
+/// rewards until the batch is cut into sequences or joined, so it changes with them: so it does with
+/// `compat = "rllib-2.60"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CountBasedCuriosity {
@@ -143,7 +147,7 @@ impl Ordered for Counting {
         }
         for (share, counts) in unit.iter_mut().zip(counts) {
             let values = counts.into_iter().map(|n| self.coeff * (1.0 / n as f64)).collect();
-            intrinsic::add(compat, &mut share.episodes, &Bonuses { values, dtype: None })?;
+            intrinsic::add(compat, share, &Bonuses { values, dtype: None })?;
         }
         Ok(())
     }

@@ -36,7 +36,8 @@ const FLOAT_DISTANCES: &str = "integer_observations_differenced_as_float64";
 /// `examples/connectors/classes/euclidian_distance_based_curiosity.py` in its first call, where differences of
 /// integers wrap around (`uint8`: 1 - 2 = 255) and sums are truncated where rewards are integers. With
 /// `compat = "correct"` integer observations are subtracted and integer rewards added in float64, and modules with
-/// different observation spaces have buffers of their own.
+/// different observation spaces have buffers of their own. As with `CountBasedCuriosity`, a column `rewards` that is
+/// there before changes, too, with `compat = "rllib-2.60"`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct EuclidianDistanceBasedCuriosity {
@@ -188,7 +189,7 @@ impl Ordered for Remembering {
                 // Exact in float64 for the narrower types, so rounded once.
                 *value = round_to(dtype, coeff * *value);
             }
-            intrinsic::add(compat, &mut share.episodes, &Bonuses { values, dtype: Some(dtype) })?;
+            intrinsic::add(compat, share, &Bonuses { values, dtype: Some(dtype) })?;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! What the pieces share that add an intrinsic reward.
 
 use crate::column::{OBS, REWARDS};
-use crate::connector::Plan;
+use crate::connector::{ModuleUnit, Plan};
 use crate::episode::EpisodeBatch;
 use crate::error::{Error, Result};
 use crate::job::Compat;
@@ -52,9 +52,13 @@ pub(super) struct Bonuses {
 /// Writes `rewards + bonuses` to the episodes, added as NumPy adds scalars (NEP 50) and stored as NumPy stores into
 /// the rewards' array; see [`rewards_layout`] for the dtype of that array.
 ///
+/// RLlib's batch may have that array already, as its column `rewards`: with [`Compat::Rllib260`] the bonuses show there, too.
+///
 /// # Errors
 /// Where RLlib raises one: if a sum is NaN, or does not fit an integer array.
-pub(super) fn add(compat: Compat, episodes: &mut EpisodeBatch, bonuses: &Bonuses) -> Result<()> {
+pub(super) fn add(compat: Compat, share: &mut ModuleUnit, bonuses: &Bonuses) -> Result<()> {
+    let ModuleUnit { episodes, batch, .. } = share;
+    let viewed = compat == Compat::Rllib260 && batch.is_view(REWARDS, super::rewards(episodes)?);
     let mut rewards = super::rewards(episodes)?.clone();
     if compat == Compat::Correct && !rewards.ty().dtype.is_float() {
         rewards = rewards.cast(DType::Float64)?;
@@ -81,6 +85,9 @@ pub(super) fn add(compat: Compat, episodes: &mut EpisodeBatch, bonuses: &Bonuses
             refused(episodes, row, what).hint("compat = \"correct\" adds intrinsic rewards in float64")
         })?
     };
+    if viewed && let Some((_, column)) = batch.iter_mut().find(|(name, _)| *name == REWARDS) {
+        *column = new.clone().into();
+    }
     episodes.steps.set(REWARDS, new);
     Ok(())
 }
@@ -195,13 +202,43 @@ fn whole(value: f64) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::ModuleBatch;
     use crate::connectors::testing::episodes;
 
     fn added(compat: Compat, rewards: &Tensor, values: &[f64], dtype: Option<DType>) -> Result<Tensor> {
-        let mut eps = episodes(&[rewards.rows()]);
-        eps.steps.set(REWARDS, rewards.clone());
-        add(compat, &mut eps, &Bonuses { values: values.to_vec(), dtype })?;
-        Ok(eps.steps.get(REWARDS).unwrap().clone())
+        let mut unit = unit(rewards);
+        add(compat, &mut unit, &Bonuses { values: values.to_vec(), dtype })?;
+        Ok(unit.episodes.steps.get(REWARDS).unwrap().clone())
+    }
+
+    fn unit(rewards: &Tensor) -> ModuleUnit {
+        let mut episodes = episodes(&[rewards.rows()]);
+        episodes.steps.set(REWARDS, rewards.clone());
+        ModuleUnit { module: 0, episodes, batch: ModuleBatch::default() }
+    }
+
+    /// `set_rewards` of a finalized episode writes in place, and the column that
+    /// `AddColumnsFromEpisodesToTrainBatch` has added is a view of the same array until it is copied.
+    #[test]
+    fn a_column_of_rewards_that_is_there_already_is_a_view_in_rllib() {
+        let rewards = Tensor::from_values::<f64>([], &[1.0, 2.0]);
+        let column = |compat, change: &dyn Fn(&mut ModuleUnit)| {
+            let mut unit = unit(&rewards);
+            unit.batch.push(REWARDS, rewards.clone());
+            change(&mut unit);
+            for _ in 0..2 {
+                add(compat, &mut unit, &Bonuses { values: vec![0.5, 0.25], dtype: None }).unwrap();
+            }
+            unit.batch.get(REWARDS).unwrap().values::<f64>().to_vec()
+        };
+        assert_eq!(column(Compat::Rllib260, &|_| ()), [2.0, 2.5]);
+        assert_eq!(column(Compat::Correct, &|_| ()), [1.0, 2.0]);
+        assert_eq!(column(Compat::Rllib260, &|unit| unit.batch.join()), [1.0, 2.0]);
+        let replaced = |unit: &mut ModuleUnit| {
+            unit.batch = ModuleBatch::default();
+            unit.batch.push(REWARDS, Tensor::from_values::<f64>([], &[7.0, 7.0]));
+        };
+        assert_eq!(column(Compat::Rllib260, &replaced), [7.0, 7.0]);
     }
 
     #[test]
