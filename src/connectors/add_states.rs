@@ -96,7 +96,7 @@ fn state_leaves(
             let ty = recorded(n).ok_or_else(|| Error::internal(format!("no recorded state {n}")))?;
             // RLlib makes float32 of the module's float16 state; wider ones join to the recorded dtype.
             let dtype = if ty.dtype == DType::Float16 { DType::Float32 } else { ty.dtype };
-            let ty = ty.with_dtype(dtype);
+            let ty = of_a_module(&ty.with_dtype(dtype));
             Ok(StateLeaf { recorded: n.clone(), initial: Tensor::zeros(ty.clone(), 1), ty })
         };
         return names.iter().map(zeros).collect();
@@ -105,10 +105,11 @@ fn state_leaves(
         let name = join(STATE_OUT, leaf);
         let initial =
             spec.tensor().map_err(|e| e.job_key(format!("rl_module.initial_state.{}", leaf.replace('/', "."))))?;
+        let own = of_a_module(initial.ty());
         let ty = match recorded(&name) {
-            None => initial.ty().clone(),
-            Some(ty) if ty.shape == initial.ty().shape => {
-                let dtype = ty.dtype.numpy_result_type(initial.ty().dtype);
+            None => own,
+            Some(ty) if ty.shape == own.shape => {
+                let dtype = ty.dtype.numpy_result_type(own.dtype);
                 ty.with_dtype(dtype)
             }
             Some(ty) => {
@@ -123,6 +124,17 @@ fn state_leaves(
         Ok(StateLeaf { recorded: name, initial: initial.cast(ty.dtype)?, ty })
     };
     declared.iter().map(join_types).collect()
+}
+
+/// The type of a module's initial state once RLlib has made NumPy's of it: a tensor without a dimension becomes a number
+/// of Python, which NumPy joins with recorded states as float64 or int64.
+fn of_a_module(ty: &TensorType) -> TensorType {
+    let dtype = match ty.dtype {
+        dtype if !ty.shape.is_empty() || dtype == DType::Bool => dtype,
+        dtype if dtype.is_float() => DType::Float64,
+        _ => DType::Int64,
+    };
+    ty.with_dtype(dtype)
 }
 
 /// `root/leaf`, or just `root` for a state that is not nested.
@@ -345,6 +357,25 @@ mod tests {
         let half = eps.steps.get(STATE_OUT).unwrap().cast(DType::Float16).unwrap();
         eps.steps.set(STATE_OUT, half);
         assert_eq!(state_in(&mut eps, Compat::Rllib260, &mut Repairs::default()).unwrap(), [0., 101.]);
+    }
+
+    /// `convert_to_numpy` calls `item()` on a tensor without a dimension, and NumPy takes a list of Python's floats for
+    /// float64, of integers for int64.
+    #[test]
+    fn states_without_a_dimension_are_joined_with_a_number_of_python() {
+        let of = |dtype: DType| {
+            let mut eps = with_states(&[3]);
+            let states = eps.steps.get(STATE_OUT).unwrap().values::<f32>().to_vec();
+            eps.steps.set(STATE_OUT, Tensor::from_values::<f32>([], &states).cast(dtype).unwrap());
+            let settings = stateful(2);
+            let cx = Context::new(&settings, Compat::Rllib260);
+            let piece = AddStatesFromEpisodesToBatch::default();
+            let batch = apply_with(&piece, cx, &mut eps, ModuleBatch::default(), &mut Repairs::default()).unwrap();
+            batch.get(STATE_IN).unwrap().clone()
+        };
+        assert_eq!(of(DType::Float16).values::<f64>(), [0., 101.]);
+        assert_eq!(of(DType::Float32).values::<f64>(), [0., 101.]);
+        assert_eq!(of(DType::Int32).values::<i64>(), [0, 101]);
     }
 
     #[test]
