@@ -27,7 +27,8 @@ class CountByValue(ConnectorV2):
     def __call__(self, *, episodes, batch, **_):
         for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
             leaves = tree.flatten(episode.get_observations(slice(0, len(episode))))
-            kind = (episode.module_id, *(leaf.shape[1:] for leaf in leaves))
+            # Modules whose observations are of one kind count together.
+            kind = tuple((leaf.shape[1:], leaf.dtype.kind) for leaf in leaves)
             keys = [(kind, *(_values(leaf[t]) for leaf in leaves)) for t in range(len(episode))]
             ids = [self.numbers.setdefault(key, len(self.numbers)) for key in keys]
             _shape(self.counting, episode, np.array(ids, np.int64).reshape(-1, 1))

@@ -20,6 +20,8 @@ PREVIOUS = "PrevActionsPrevRewards"
 COUNT = "CountBasedCuriosity"
 EUCLID = "EuclidianDistanceBasedCuriosity"
 RETURNS = "ComputeReturnsToGo"
+INFOS = "AddInfosFromEpisodesToTrainBatch"
+EXPRESSION = "Expression"
 GAE = "GeneralAdvantageEstimation"
 
 # They add `obs`, so one of them is enough.
@@ -49,10 +51,20 @@ class Piece:
         return f"{self.name}({said})"
 
 
-def draw(rng, recording, one_more):
-    """Up to three pieces in any order, such as the recording can take. `one_more`: whether episodes are lengthened."""
+def draw(rng, recording, one_more, has_sql):
+    """Up to three pieces in any order, such as the recording can take. `one_more`: whether episodes are lengthened.
+
+    `has_sql`: whether gristmill is built with what `Expression` needs.
+    """
     obs, actions = recording.specs["obs"], recording.specs["actions"]
-    pool = [COUNT, EUCLID, RETURNS, STACK]
+    # Curiosity takes any observation where `correct` says so, and RLlib's only some.
+    array = isinstance(obs, values.Leaf) and obs.shape != () and obs.dtype != "bool"
+    odd = rng.random() < 0.15
+    pool = [RETURNS, STACK, *[COUNT] * 2 * (odd or rank_one(obs)), *[EUCLID] * 2 * (odd or array)]
+    if "infos" in recording.facts:
+        pool += [INFOS] * 8
+    if recording.specs["rewards"] == values.Leaf("float64", (), "python") and has_sql:
+        pool += [EXPRESSION]
     if "frames" in recording.facts:
         pool += [FRAMES] * 4
     elif rng.random() < 0.1:
@@ -93,6 +105,11 @@ def _options(name, rng, obs, actions, before):
             "intrinsic_reward_coeff": coeff,
             **({"max_buffer_size": int(rng.choice([1, 2, 3, 100]))} if name == EUCLID else {}),
         }
+    if name == INFOS:
+        return {}
+    if name == EXPRESSION:
+        number = round(float(rng.normal()), 2)
+        return {"into": str(rng.choice(["episodes", "batch"])), "columns": {"rewards": f"rewards * {number}"}}
     return {"gamma": float(rng.choice([0.0, 1.0, 0.9, round(float(rng.uniform()), 3)]))}
 
 
@@ -118,6 +135,8 @@ def for_rllib(piece, correct):
         return (curiosity.CountByValue if correct else CountBasedCuriosity)(**options)
     if piece.name == EUCLID:
         return (curiosity.FloatDistances if correct else EuclidianDistanceBasedCuriosity)(**options)
+    if piece.name == EXPRESSION:
+        return stepwise.ScaledRewards(options["into"], float(options["columns"]["rewards"].split()[-1]))
     if piece.name == RETURNS:
         return ComputeReturnsToGo(**options)
     return getattr(rllib_pieces, piece.name)(

@@ -16,7 +16,12 @@ from ray.rllib.offline.offline_env_runner import OfflineSingleAgentEnvRunner
 TENSORS = list(FixedShapeTensorFormat)
 FIXED = {
     "eps_id", "agent_id", "module_id", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds", "t",
+    "t_started", "infos", "last infos",
 }
+
+
+# What the table does not say, but the reference needs.
+HIDDEN = {"t_started", "last infos"}
 
 
 def write(rng, recording, folder):
@@ -29,7 +34,7 @@ def write(rng, recording, folder):
     return _write_steps(rng, recording, folder)
 
 
-def _files(rng, table, folder, groups=(1, 2, 1000)):
+def files(rng, table, folder, groups=(1, 2, 1000)):
     """One to three files, in order, with small row groups."""
     count = min(int(rng.integers(1, 4)), max(table.num_rows, 1))
     edges = np.linspace(0, table.num_rows, count + 1).astype(int)
@@ -47,7 +52,7 @@ def _write_items(rng, recording, folder):
             episode.to_numpy()
             recording.facts.add("finalized")
         items.append(msgpack.packb(episode.get_state(), default=msgpack_numpy.encode))
-    _files(rng, pa.table({"item": pa.array(items, pa.binary())}), folder)
+    files(rng, pa.table({"item": pa.array(items, pa.binary())}), folder)
 
     def read():
         decoded = (msgpack.unpackb(item, object_hook=msgpack_numpy.decode) for item in items)
@@ -92,12 +97,13 @@ def _whole_episodes(rows, recording):
         SingleAgentEpisode(
             id_=str(id_),
             observations=[s["obs"] for s in own] + [own[-1]["new_obs"]],
-            infos=[{} for _ in range(len(own) + 1)],
+            infos=[s.get("infos", {}) for s in own] + [own[-1].get("last infos", {})],
             actions=[s["actions"] for s in own],
             rewards=[s["rewards"] for s in own],
             terminated=bool(own[-1]["terminateds"]),
             truncated=bool(own[-1]["truncateds"]),
             extra_model_outputs={k: [s[k] for s in own] for k in own[0] if k not in FIXED},
+            t_started=own[0].get("t_started", 0),
             len_lookback_buffer=0,
             **recording.spaces,
         )
@@ -110,14 +116,22 @@ def _write_steps(rng, recording, folder):
     plain = types.SimpleNamespace(_samples=[], output_compress_columns=[])
     OfflineSingleAgentEnvRunner._map_episodes_to_data(plain, recording.episodes)
     rows = [{k: v for k, v in row.items() if k not in ("agent_id", "module_id")} for row in plain._samples]
-    done = {}
+    if recording.infos:
+        for row, (infos, last) in zip(rows, _infos(recording.episodes), strict=True):
+            row["infos"], row["last infos"] = infos, last
+    done, starts = {}, {}
     for row in rows:
-        row["t"] = done.get(row["eps_id"], 0)
+        # The recording may begin in the middle of an episode.
+        start = starts.setdefault(row["eps_id"], int(rng.integers(1, 9)) if rng.random() < 0.1 else 0)
+        row["t"] = done.get(row["eps_id"], start)
         done[row["eps_id"]] = row["t"] + 1
     truth = list(rows)
     trailing = rng.random() < 0.5
     if trailing:
         rows = _with_trailing_rows(rows, done)
+    else:
+        for row in truth:
+            row["last infos"] = row.get("infos", {})  # those behind the last step stand in no row
     if rng.random() < 0.5:
         # `t` is there, so rows may stand in any order. Episodes count by their first row.
         order = rng.permutation(len(rows))
@@ -128,11 +142,22 @@ def _write_steps(rng, recording, folder):
         truth.sort(key=lambda row: (firsts[row["eps_id"]], row["t"]))
     elif rng.random() < 0.5:
         rows = [{k: v for k, v in row.items() if k != "t"} for row in rows]
+        starts = {}
+    for row in truth:
+        row["t_started"] = starts.get(row["eps_id"], 0)
+    if any(starts.values()):
+        recording.facts.add("no look-back")
     kind = str(rng.choice(["list", "large", "fixed", "tensor"]))
-    specs = {k: v for k, v in truth[0].items() if k in rows[0]}
-    table = pa.table({k: _column([row[k] for row in rows], v, kind) for k, v in specs.items()})
-    _files(rng, table, folder, groups=(3, 1000))
+    table = pa.table({k: column([row[k] for row in rows], kind) for k in truth[0] if k in rows[0] and k not in HIDDEN})
+    files(rng, table, folder, groups=(3, 1000))
     return lambda: _whole_episodes(truth, recording)
+
+
+def _infos(episodes):
+    """Of each step the infos beside its observation and those beside the next one."""
+    for episode in episodes:
+        infos = episode.infos.data[episode.infos.lookback :]
+        yield from zip(infos, infos[1:])
 
 
 def _with_trailing_rows(rows, lengths):
@@ -142,14 +167,20 @@ def _with_trailing_rows(rows, lengths):
         out.append({k: v for k, v in row.items() if k != "new_obs"})
         if last:
             keys = dict.fromkeys(out[-1])
-            out.append({**keys, "eps_id": row["eps_id"], "t": row["t"] + 1, "obs": row["new_obs"]})
+            extra = {"infos": row["last infos"]} if "infos" in row else {}
+            out.append({**keys, "eps_id": row["eps_id"], "t": row["t"] + 1, "obs": row["new_obs"], **extra})
     return out
 
 
-def _column(cells, example, kind):
+def column(cells, kind):
+    """Cells as an Arrow array, None as null. `kind`: of lists."""
+    example = next((c for c in cells if c is not None), None)
+    if example is None:
+        return pa.nulls(len(cells))
     if isinstance(example, dict):
+        example = dict.fromkeys(k for c in cells if c is not None for k in c)
         # An explicit mask keeps the struct itself null in a trailing row.
-        fields = {k: _column([None if c is None else c[k] for c in cells], v, kind) for k, v in example.items()}
+        fields = {k: column([None if c is None else c.get(k) for c in cells], kind) for k in example}
         mask = pa.array([c is None for c in cells])
         return pa.StructArray.from_arrays(list(fields.values()), names=list(fields), mask=mask)
     if isinstance(example, str):

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import tree
 
+import agents
 import reference
 
 # Refusals that are gristmill's documented choice where RLlib goes on: what the recording must be like, and the words
@@ -19,7 +20,7 @@ REFUSALS = [
     ("id twice", r"the item covers steps from \d+, but another one|the episode goes on after its end"),
     # Not one step, and so no state that could say its shape.
     ("no steps", r"neither the job nor the data say what its state is"),
-    ("no steps", r"needs rewards as one column"),
+    ("no steps", r"needs rewards as one column|found no rows in"),
     # RLlib gives the column fewer rows than the others.
     ("missing column", r"recorded in \d+ of \d+ items"),
     # NumPy makes numbers of booleans; a recording that has both is broken.
@@ -29,6 +30,7 @@ REFUSALS = [
     # The last bit of C's `pow` differs between machines.
     ("distances", r"squares numbers without a dimension by the C library"),
     # In a single episode RLlib compares nothing, and so it does not fail.
+    ("several observations", r"RLlib 2.60 keeps them in one buffer"),
     ("distances", r"there is no distance between them|boolean subtract"),
 ]
 
@@ -42,36 +44,60 @@ def expected(recording, episodes, run):
     `episodes` gives fresh ones, `run` hands what such a function gives to RLlib's pipeline.
     """
     literal = run(episodes, correct=False)
-    if isinstance(literal, dict) and len({len(v) for v in literal.values()}) > 1:
+    if isinstance(literal, dict) and any(len({len(v) for v in own.values()}) > 1 for own in _modules(recording, literal)):
         # Chunks that share a key, or a column that some episodes lack: no table can hold this.
         literal = ValueError("columns of different lengths")
     if "finalized tuple" in recording.facts:
         # RLlib takes its parts for steps, and only fails if there are not as many of them.
         literal = ValueError("a finalized tuple")
-    fixed = _with_tuples(
-        recording, episodes, lambda fresh: run(lambda: _renamed(_repaired(recording, _in_time_order(fresh()), history=True)))
-    )
-    if isinstance(fixed, dict) and not np.isfinite(fixed.get("returns_to_go", 0.0)).all():
-        del fixed["returns_to_go"]  # SciPy multiplies an infinite reward by 0 and carries the NaN on; see judge()
-    if isinstance(fixed, dict) and "advantages" in fixed:
-        fixed = _standardised_over_real_steps(fixed)
+    if recording.agents:
+        fixed = run(lambda: _without_empty(recording, episodes()))
+    else:
+        fixed = _with_tuples(recording, episodes, lambda fresh: run(lambda: _right(recording, fresh())))
+    if isinstance(fixed, dict):
+        fixed = {k: v for own in _modules(recording, fixed) for k, v in _known(own).items()}
     return {"rllib-2.60": literal, "correct": fixed}
 
 
-def _standardised_over_real_steps(batch):
+def _right(recording, episodes):
+    return _renamed(_repaired(recording, _in_time_order(episodes), history=True))
+
+
+def _modules(recording, batch):
+    """The batches of the modules; names keep their module in front in multi-agent recordings."""
+    if not recording.agents:
+        return [batch]
+    return [{k: v for k, v in batch.items() if k.startswith(f"{name}/")} for name in recording.modules]
+
+
+def _known(batch):
+    """A module's batch without the columns of which nobody knows what is right."""
+    names = {k.split("/")[-1]: k for k in batch}
+    returns = names.get("returns_to_go")
+    if returns and not np.isfinite(batch[returns]).all():
+        # SciPy multiplies an infinite reward by 0 and carries the NaN on; see judge()
+        batch = {k: v for k, v in batch.items() if k != returns}
+    return _standardised_over_real_steps(batch, names) if "advantages" in names else batch
+
+
+def _standardised_over_real_steps(batch, names):
     """RLlib standardises over the extra steps, too. What stands in those is masked and compared with nothing."""
-    real = batch["loss_mask"]
-    if not np.isfinite(batch["value_targets"]).all():
+    advantages, targets = (names[k] for k in ADVANTAGES)
+    real = batch[names["loss_mask"]]
+    if not np.isfinite(batch[targets]).all():
         # In RLlib 0 * NaN runs over into the episode before. Nothing to learn from: left out, see judge().
-        return {k: v for k, v in batch.items() if k not in ADVANTAGES}
-    raw = (batch["value_targets"] - batch["vf_preds"])[real]
-    advantages = np.zeros_like(batch["advantages"])
-    advantages[real] = (raw - raw.mean()) / max(1e-4, raw.std())
-    return {**batch, "advantages": advantages, "value_targets": np.where(real, batch["value_targets"], np.float32(0))}
+        return {k: v for k, v in batch.items() if k not in (advantages, targets)}
+    raw = (batch[targets] - batch[names["vf_preds"]])[real]
+    out = np.zeros_like(batch[advantages])
+    out[real] = (raw - raw.mean()) / max(1e-4, raw.std())
+    return {**batch, advantages: out, targets: np.where(real, batch[targets], np.float32(0))}
 
 
 def where_rllib_raises(recording, episodes, run):
     """The same repairs, but rows in RLlib's order, keys included: of what raises alone, and of everything."""
+    if recording.agents:
+        return [run(lambda: _without_empty(recording, episodes()), correct=False)]
+
     def with_repairs(repair, number):
         def given(fresh):
             return run(lambda: repair(recording, number(_writable(fresh()))), correct=False)
@@ -122,6 +148,9 @@ def _numbered(episodes):
 
 
 def _without_empty(recording, episodes):
+    if recording.agents:
+        # An agent without a step has no row either.
+        return agents.without_steps(episodes)
     if recording.stateful or "one more step" in recording.facts:
         return [e for e in episodes if len(e) > 0]  # RLlib raises; without steps there is no row
     return episodes
@@ -222,6 +251,24 @@ def judge(recording, mode, wanted, got, differences):
         return []  # see README.md: RLlib's columns disagree about where an empty chunk's key stands
     if {} in batches and all(len(column) == 0 for column in batch.values()):
         return []  # no step at all: RLlib has an empty dict, gristmill columns without rows
+    if recording.agents:
+        # A module whose agents never acted has no row in any file, and RLlib columns without rows.
+        batches = [{k: v for k, v in b.items() if k in batch or len(v) > 0} for b in batches]
+        return [
+            problem
+            for own, *want in zip(*(_by_module(recording, b) for b in (batch, *batches)), strict=True)
+            for problem in _against_any(recording, mode, wanted, own, want, differences)
+        ]
+    return _against_any(recording, mode, wanted, batch, batches, differences)
+
+
+def _by_module(recording, batch):
+    """The batches of the modules, columns without the module's name."""
+    return [{k.split("/", 1)[1]: v for k, v in own.items()} for own in _modules(recording, batch)]
+
+
+def _against_any(recording, mode, wanted, batch, batches, differences):
+    """What differs between the batch of a module and the nearest one that is right."""
     repaired = mode == "correct" or isinstance(wanted[0], Exception)
     for want in batches:
         if repaired and "returns_to_go" in want and "returns_to_go" in batch:

@@ -43,9 +43,9 @@ class Pipe:
         return any(piece.name in names for piece in self.custom)
 
 
-def choose(rng, recording):
+def choose(rng, recording, has_sql=False):
     # MARWIL's and PPO's advantages need recorded value predictions.
-    values = "vf_preds" in recording.specs and "missing column" not in recording.facts
+    values = all("vf_preds" in m.specs for m in recording.modules.values()) and "missing column" not in recording.facts
     pipe = Pipe("PPO", [], True)
     pipe.gamma, pipe.lambda_ = (float(rng.choice([0.0, 1.0, *[round(x, 3)] * 4])) for x in rng.uniform(0.5, 1.0, 2))
     explicit = rng.random() < 0.2
@@ -55,7 +55,7 @@ def choose(rng, recording):
     if ONE_TS in names and pipe.algorithm in ONE_MORE:
         names = []  # twice one more step is refused
     one_more = bool(rng.random() < 0.3) if explicit else ONE_TS in names or pipe.algorithm in ONE_MORE
-    pieces = custom.draw(rng, recording, one_more) if rng.random() < 0.45 else []
+    pieces = custom.draw(rng, recording, one_more, has_sql) if rng.random() < 0.45 else []
     adds_obs = any(p.name in custom.ADD_OBS for p in pieces)
     if explicit:
         pipe.add_default = False
@@ -95,9 +95,9 @@ def _note(recording, pipe):
     names = [p.name for p in pipe.custom] + [OBS] * pipe.add_default
     if ONE_TS in names or pipe.add_default and pipe.algorithm in ONE_MORE:
         facts.add("one more step")
-    elif len({e.id_ for e in recording.episodes}) < len(recording.episodes):
+    elif not recording.agents and len({e.id_ for e in recording.episodes}) < len(recording.episodes):
         # Chunks get numbers from the piece that adds observations, and share a key before, or where they have some.
-        adding = [n for n in names if n in {*custom.ADD_OBS, custom.RETURNS, OBS, NEXT_OBS, COLUMNS}]
+        adding = [n for n in names if n in {*custom.ADD_OBS, custom.RETURNS, custom.INFOS, custom.EXPRESSION, OBS, NEXT_OBS, COLUMNS}]
         if adding[0] != OBS:
             facts.add("colliding ids")
     if "one more step" not in facts and (pipe.has(*custom.ADD_OBS) or OBS not in names):
@@ -108,8 +108,22 @@ def _note(recording, pipe):
         facts.add("distances")
     if pipe.has(*custom.CURIOSITY):
         facts.add("shaped rewards")
-    if all(len(e) == 0 for e in recording.episodes):
+    episodes = recording.episodes
+    if recording.agents:
+        episodes = [own for episode in episodes for own in episode.agent_episodes.values()]
+    if all(len(e) == 0 for e in episodes):
         facts.add("no steps")
+
+
+def has_sql(gristmill):
+    """Whether it can run `Expression`: it may be built without SQL, which this test does without as well."""
+    with tempfile.TemporaryDirectory() as temp:
+        pq.write_table(pa.table({"eps_id": ["a"], "obs": [0.0], "actions": [0], "rewards": [0.0]}), Path(temp) / "one.parquet")
+        pieces = [{"type": "Expression", "into": "episodes", "columns": {"rewards": "rewards"}}]
+        job = {"version": 1, "input": {"paths": ["one.parquet"]}, "learner": {"connectors": pieces}}
+        path = Path(temp) / "job.json"
+        path.write_text(json.dumps(job))
+        return subprocess.run([gristmill, "plan", path], capture_output=True).returncode == 0
 
 
 def check_presets(gristmill):

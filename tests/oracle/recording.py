@@ -31,6 +31,8 @@ class Recording:
     state_spec: object
     """What `state_out` is recorded as, or None."""
     facts: set = dataclasses.field(default_factory=set)
+    infos: dict = dataclasses.field(default_factory=dict)
+    """Of each key of the infos what it holds, and how often it is missing."""
     agents: dict | None = None
     """Agent to module, in multi-agent recordings (see agents.py)."""
 
@@ -49,34 +51,52 @@ def make(rng, layout):
     stateful = bool(rng.random() < 0.5)
     max_seq_len = int(rng.choice([1, int(rng.integers(1, 8)), int(rng.integers(1, 8)), 20])) if stateful else None
     facts = set()
-    obs = _observations(rng, nested_tuples, facts)
+    obs = observations(rng, nested_tuples, facts)
     if rng.random() < 0.3:
         actions = values.with_space(rng, tuples=nested_tuples)
         facts.add("action space")
     else:
         actions = values.action(rng, tuples=nested_tuples)
     rewards = _rewards(rng)
-    extras = _extras(rng, nested_tuples)
-    state = _state(rng) if rng.random() < 0.6 else None
+    outputs = extras(rng, nested_tuples)
+    state = recorded_state(rng) if rng.random() < 0.6 else None
     if layout == "rllib-columns":
         # Ray Data pickles dicts of anything but vectors, and such a column cannot be read without unpickling.
         obs, actions = _flat_dict(obs), _flat_dict(actions)
-        extras = {k: v for k, v in extras.items() if not isinstance(v, dict)}
+        outputs = {k: v for k, v in outputs.items() if not isinstance(v, dict)}
         state = state if isinstance(state, Leaf) and state.shape else None
     recording = Recording(layout, [], stateful, max_seq_len, None, {}, state, facts)
     if stateful:
-        recording.initial_state = _initial_state(rng, state)
+        recording.initial_state = initial_state(rng, state)
     if state is not None:
-        extras["state_out"] = state
-    recording.specs = {"obs": obs, "actions": actions, "rewards": rewards, **extras}
+        outputs["state_out"] = state
+    recording.specs = {"obs": obs, "actions": actions, "rewards": rewards, **outputs}
+    if layout != "rllib-columns" and rng.random() < 0.15:
+        recording.infos = _infos(rng)
+        facts.add("infos")
     _episodes(rng, recording)
     return recording
 
 
-def _observations(rng, tuples, facts):
+def _infos(rng):
+    out = {}
+    for name in ("lives", "a2", "a10"):
+        leaf = values.leaf(rng, ranks=(1,), kinds=("python", "python", "scalar", "array"))
+        out[name] = leaf, float(rng.choice([0.0, 0.3, 0.8]))
+    return out
+
+
+def _info(rng, recording):
+    return {k: values.draw(leaf, rng) for k, (leaf, missing) in recording.infos.items() if rng.random() >= missing}
+
+
+def observations(rng, tuples, facts):
     subject = str(rng.choice(SUBJECTS, p=[0.46, 0.15, 0.12, 0.15, 0.07, 0.05]))
     if subject == "any":
-        return values.observation(rng, tuples=tuples)
+        obs = values.observation(rng, tuples=tuples)
+        if isinstance(obs, Leaf) and len(obs.shape) == 3 and obs.shape[2] == 1:
+            facts.add("frames")
+        return obs
     if subject in ("space", "start"):
         facts.add("space")
         return values.with_space(rng, tuples=tuples, start=subject == "start")
@@ -95,7 +115,7 @@ def _rewards(rng):
     return Leaf(str(rng.choice(["float16", "float32", "float64", "int64", "int32", "uint8"])), (), "scalar")
 
 
-def _extras(rng, nested):
+def extras(rng, nested):
     out = {}
     if rng.random() < 0.5:
         out["action_logp"] = Leaf("float32", (), str(rng.choice(["array", "scalar"])))
@@ -110,7 +130,7 @@ def _extras(rng, nested):
     return out
 
 
-def _state(rng):
+def recorded_state(rng):
     dtype = str(rng.choice(["float32", "float32", "float32", "float64", "float16", "int64"]))
     shape = [(3,), (1, 2), ()][int(rng.choice(3, p=[0.6, 0.3, 0.1]))]
     one = Leaf(dtype, shape)
@@ -122,7 +142,7 @@ def _state(rng):
     return {"actor": {"h": one, "c": one}, "critic": {"h": Leaf("float32", (2,))}}
 
 
-def _initial_state(rng, recorded):
+def initial_state(rng, recorded):
     """What the module starts from: left to the recording, or zeros or other values of some dtype."""
     if recorded is None:
         recorded = rng.choice([{"h": Leaf("float32", (2,))}, {"a": {"h": Leaf("float32", (1,))}}])
@@ -204,6 +224,7 @@ def _chunks(rng, recording, id_, length, specs):
     """An episode as its chunks, each with its own look-back."""
     data = {name: [values.draw(spec, rng) for _ in range(length)] for name, spec in specs.items()}
     data["obs"].append(values.draw(specs["obs"], rng))
+    infos = [_info(rng, recording) for _ in range(length + 1)]
     end = str(rng.choice(["terminated", "truncated", "open"], p=[0.5, 0.2, 0.3]))
     cuts = sorted(set(rng.integers(1, length, int(rng.integers(0, 3))).tolist())) if length > 2 else []
     if rng.random() < 0.5:
@@ -222,7 +243,7 @@ def _chunks(rng, recording, id_, length, specs):
         chunks.append(SingleAgentEpisode(
             id_=id_,
             observations=copy.deepcopy(data["obs"][at : stop + 1]),
-            infos=[{} for _ in range(stop + 1 - at)],
+            infos=copy.deepcopy(infos[at : stop + 1]),
             actions=copy.deepcopy(data["actions"][at:stop]),
             rewards=copy.deepcopy(data["rewards"][at:stop]),
             terminated=last and end == "terminated",

@@ -16,6 +16,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 
 import custom
+import infos
 from curiosity import NotDefined
 from spaces import gym_space
 from values import Leaf
@@ -121,7 +122,12 @@ def batch(recording, episodes, pipe, correct=False):
         out = pipeline(pipe, recording, correct)(
             rl_module=modules(recording), batch={}, episodes=episodes, shared_data={}, metrics=None
         )
-        return {k if recording.agents else k.split("/", 1)[1]: _array(v) for k, v in flatten(out)}
+        found = {name: own.pop("infos") for name, own in out.items() if "infos" in own}
+        columns = {k: _array(v) for k, v in flatten(out)}
+        for name, told in found.items():
+            own = {k.split("/", 1)[1]: v for k, v in columns.items() if k.startswith(f"{name}/")}
+            columns.update({f"{name}/{k}": v for k, v in infos.columns(told, own).items()})
+        return columns if recording.agents else {k.split("/", 1)[1]: v for k, v in columns.items()}
     except Exception as error:  # Whatever RLlib raises is an outcome.
         innermost = traceback.extract_tb(error.__traceback__)[-1].filename
         if Path(innermost).parent == Path(__file__).parent and not isinstance(error, NotDefined):

@@ -27,6 +27,7 @@ except ImportError as error:
 
 import numpy as np
 
+import agents
 import custom
 import layouts
 import outcome
@@ -35,7 +36,8 @@ import recording
 import reference
 import shards
 
-LAYOUTS = ["rllib-episodes", "rllib-episodes", "rllib-columns", "steps"]
+AGENTS = "steps of several agents"
+LAYOUTS = ["rllib-episodes", "rllib-episodes", "rllib-columns", "steps", AGENTS]
 
 
 def job_of(rec, pipe, rng):
@@ -45,10 +47,12 @@ def job_of(rec, pipe, rng):
         "learner": {"compat": "rllib-2.60"},
         "output": {"format": str(rng.choice(["parquet", "arrow"])), "rows_per_shard": int(rng.choice([2, 7, 65536]))},
     }
-    if rec.stateful:
-        job["rl_module"] = {"stateful": True, "max_seq_len": rec.max_seq_len}
-        if rec.initial_state is not None:
-            job["rl_module"]["initial_state"] = rec.initial_state
+    if rec.agents:
+        job["rl_module"] = {"modules": {name: _module(one) for name, one in rec.modules.items()}}
+        if "module column" not in rec.facts or rng.random() < 0.3:
+            job["multi_agent"] = {"agent_to_module": rec.agents}
+    elif rec.stateful:
+        job["rl_module"] = _module(rec)
     if pipe.add_default:
         job["learner"]["algorithm"] = pipe.algorithm
     else:
@@ -60,7 +64,14 @@ def job_of(rec, pipe, rng):
     return job
 
 
-def convert(gristmill, folder, mode, job):
+def _module(one):
+    if not one.stateful:
+        return {"stateful": False}
+    initial = {} if one.initial_state is None else {"initial_state": one.initial_state}
+    return {"stateful": True, "max_seq_len": one.max_seq_len, **initial}
+
+
+def convert(gristmill, folder, mode, job, several=False):
     """`(batch, None)`, or `(None, what gristmill said)`."""
     path = folder / f"job-{mode}.json"
     job["learner"]["compat"] = mode
@@ -72,16 +83,21 @@ def convert(gristmill, folder, mode, job):
     if done.returncode != 0:
         prefix = "" if done.returncode in (1, 2) else f"internal (exit code {done.returncode}): "
         return None, prefix + done.stderr.strip()
+    if several:
+        modules = sorted(p for p in out.iterdir() if p.is_dir())
+        return {f"{m.name}/{k}": v for m in modules for k, v in shards.read(m).items()}, None
     module = out / DEFAULT_MODULE_ID
     return (shards.read(module) if module.is_dir() else {}), None
 
 
-def one(seed, gristmill, folder):
+def one(seed, gristmill, folder, has_sql):
     """Runs one case. Returns its problems and a few words on what it was."""
     rng = np.random.default_rng(seed)
-    rec = recording.make(rng, str(rng.choice(LAYOUTS)))
-    pipe = pipelines.choose(rng, rec)
-    episodes = layouts.write(rng, rec, folder / "input")
+    layout = str(rng.choice(LAYOUTS))
+    several = layout == AGENTS
+    rec = agents.make(rng) if several else recording.make(rng, layout)
+    pipe = pipelines.choose(rng, rec, has_sql)
+    episodes = (agents if several else layouts).write(rng, rec, folder / "input")
     job = job_of(rec, pipe, rng)
 
     def rllib(eps, correct=True):
@@ -90,14 +106,14 @@ def one(seed, gristmill, folder):
     want = outcome.expected(rec, episodes, rllib)
     problems = []
     for mode, batch in want.items():
-        got = convert(gristmill, folder, mode, job)
+        got = convert(gristmill, folder, mode, job, several)
         wanted = [batch]
         if mode == "rllib-2.60" and isinstance(batch, Exception):
             # RLlib raises: going on is right only if it goes on as documented for `correct`.
             wanted += [*outcome.where_rllib_raises(rec, episodes, rllib), want["correct"]]
         problems += [f"{mode}: {p}" for p in outcome.judge(rec, mode, wanted, got, shards.differences)]
     raised = {m: repr(b)[:150] for m, b in want.items() if isinstance(b, Exception)}
-    return problems, f"{rec.layout}, {pipe}, stateful={rec.stateful}, facts={sorted(rec.facts)}, RLlib raised {raised}"
+    return problems, f"{layout}, {pipe}, stateful={rec.stateful}, facts={sorted(rec.facts)}, RLlib raised {raised}"
 
 
 def main():
@@ -115,10 +131,13 @@ def main():
     failures, raised, start = pipelines.check_presets(gristmill), 0, time.monotonic()
     for problem in failures:
         print(f"FAIL {problem}")
+    has_sql = pipelines.has_sql(gristmill)
+    if not has_sql:
+        print("This gristmill is built without SQL: Expression is left out")
     for seed in range(args.seed, args.seed + args.count):
         with tempfile.TemporaryDirectory() as temp:
             folder = Path(temp) / "case"
-            problems, what = one(seed, gristmill, folder)
+            problems, what = one(seed, gristmill, folder, has_sql)
             raised += not what.endswith("{}")
             if problems:
                 kept = args.keep / str(seed)

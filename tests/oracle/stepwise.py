@@ -43,6 +43,24 @@ class StackObservations(ConnectorV2):
         return batch
 
 
+class ScaledRewards(ConnectorV2):
+    """A custom piece as users write it: other rewards, in the episodes or in the batch before RLlib's piece adds them."""
+
+    def __init__(self, into, factor):
+        super().__init__()
+        self.into, self.factor = into, factor
+
+    def __call__(self, *, episodes, batch, **_):
+        for episode in self.single_agent_episode_iterator(episodes, agents_that_stepped_only=False):
+            buffer = episode.rewards
+            if self.into == "batch":
+                rewards = np.asarray(buffer.data[buffer.lookback :], np.float64) * self.factor
+                self.add_n_batch_items(batch, Columns.REWARDS, rewards, len(episode), single_agent_episode=episode)
+            else:
+                buffer.data = np.asarray(buffer.data, np.float64) * self.factor
+        return batch
+
+
 class FlattenSteps(ConnectorV2):
     """`FlattenObservations` over one step at a time. With `correct`, the `start` of discrete spaces is subtracted.
 

@@ -167,6 +167,8 @@ def with_other_dtype(spec, rng):
         return {**spec, key: with_other_dtype(spec[key], rng)}
     if isinstance(spec, tuple):
         return (with_other_dtype(spec[0], rng), *spec[1:])
+    if spec.values:
+        return dataclasses.replace(spec, dtype="int64")
     if spec.kind == "python":
         return dataclasses.replace(spec, dtype=str(rng.choice(["float64", "int64"])))
     return dataclasses.replace(spec, dtype=str(rng.choice([*INTS, *FLOATS])))
