@@ -61,7 +61,7 @@ def make(rng):
     obs, actions = single.observations(rng, False, facts), values.action(rng, tuples=False)
     specs = {"obs": obs, "actions": actions, "rewards": Leaf("float64", (), "python"), **single.extras(rng, True)}
     modules = {f"p{i}": _module(rng, specs) for i in range(count)}
-    if len({str(m.specs["obs"]) for m in modules.values()}) > 1:
+    if any(module.specs["obs"] != obs for module in modules.values()):
         facts.discard("space")
         facts.add("several observations")
     recording = AgentRecording([], agents, modules, specs, facts)
@@ -167,6 +167,12 @@ def write(rng, recording, folder):
         return out
 
     return fresh
+
+
+def rules(agents):
+    """Agent to module as a job has it: the first rule that fits counts, and the last one is for all others."""
+    last = list(agents.values())[-1]
+    return {**{agent: module for agent, module in agents.items() if module != last}, "*": last}
 
 
 def _rows(episode):

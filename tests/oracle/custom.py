@@ -82,19 +82,21 @@ def draw(rng, recording, one_more, has_sql):
             continue  # it makes observations that these do not take, or comes too late
         if name in CURIOSITY | {FRAMES} and any(p.name == PREVIOUS for p in out):
             continue
-        out.append(Piece(name, _options(name, rng, obs, actions, out)))
+        out.append(Piece(name, _options(name, rng, recording, obs, actions, out)))
         if name == PREVIOUS:
             obs = stepwise.with_previous(obs, actions, out[-1].options)
     return out
 
 
-def _options(name, rng, obs, actions, before):
+def _options(name, rng, recording, obs, actions, before):
     if name in (FRAMES, STACK):
         return {"num_frames": int(rng.integers(1, 7))}
     if name == FLATTEN:
         remove = {}
         if isinstance(obs, dict) and len(obs) > 1 and rng.random() < 0.3:
             remove = {"keys_to_remove": [str(rng.choice(list(obs)))]}
+        if rng.random() < 0.3 and not before and not recording.agents:
+            recording.facts.add("space in the job")  # `input.spaces` says it, not the piece
         return {"input_observation_space": obs, **remove}
     if name == PREVIOUS:
         n, m = (int(x) for x in rng.integers(0, 4, 2))
@@ -113,9 +115,15 @@ def _options(name, rng, obs, actions, before):
     return {"gamma": float(rng.choice([0.0, 1.0, 0.9, round(float(rng.uniform()), 3)]))}
 
 
-def for_job(piece):
+def for_job(piece, recording):
     """The piece as a job has it."""
     options = {k: spaces.job_space(v) if k.endswith("_space") else v for k, v in piece.options.items()}
+    if piece.name == FLATTEN and "space in the job" in recording.facts:
+        del options["input_observation_space"]
+    elif piece.name == FLATTEN and recording.agents and len(recording.agents) > 1:
+        # As RLlib's constructor takes them: by agent.
+        own = options["input_observation_space"]
+        options.update(input_observation_space={agent: own for agent in recording.agents}, multi_agent=True)
     return {"type": piece.name, **options}
 
 

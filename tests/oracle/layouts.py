@@ -36,11 +36,11 @@ def write(rng, recording, folder):
 
 def files(rng, table, folder, groups=(1, 2, 1000)):
     """One to three files, in order, with small row groups."""
-    count = min(int(rng.integers(1, 4)), max(table.num_rows, 1))
+    count = min(int(rng.choice([1, 2, 3, 3, 50])), max(table.num_rows, 1))
     edges = np.linspace(0, table.num_rows, count + 1).astype(int)
     for i, (start, stop) in enumerate(zip(edges, edges[1:])):
         part = table.slice(int(start), int(stop - start))
-        pq.write_table(part, folder / f"part-{i}.parquet", row_group_size=int(rng.choice(groups)))
+        pq.write_table(part, folder / f"part-{i:03}.parquet", row_group_size=int(rng.choice(groups)))
 
 
 def _write_items(rng, recording, folder):
@@ -72,7 +72,7 @@ def _write_columns(rng, recording, folder):
     recorder = types.SimpleNamespace(_samples=[], output_compress_columns=compress)
     OfflineSingleAgentEnvRunner._map_episodes_to_data(recorder, recording.episodes)
     rows, context = recorder._samples, DataContext.get_current()
-    count = min(int(rng.integers(1, 4)), len(rows))
+    count = min(int(rng.choice([1, 2, 3, 3, 200])), len(rows))  # Ray Data writes up to 200 files: a row in each
     edges = np.linspace(0, len(rows), count + 1).astype(int)
     tensors = [TENSORS[int(rng.integers(3))]] * count
     for i, (start, stop) in enumerate(zip(edges, edges[1:])):
@@ -82,7 +82,7 @@ def _write_columns(rng, recording, folder):
         builder = DelegatingBlockBuilder()
         for row in rows[start:stop]:
             builder.add(row)
-        pq.write_table(builder.build(), folder / f"part-{i}.parquet", row_group_size=int(rng.choice((3, 1000))))
+        pq.write_table(builder.build(), folder / f"part-{i:03}.parquet", row_group_size=int(rng.choice((3, 1000))))
     plain = types.SimpleNamespace(_samples=[], output_compress_columns=[])
     OfflineSingleAgentEnvRunner._map_episodes_to_data(plain, recording.episodes)
     return lambda: _whole_episodes(plain._samples, recording)

@@ -20,7 +20,7 @@ REFUSALS = [
     ("id twice", r"the item covers steps from \d+, but another one|the episode goes on after its end"),
     # Not one step, and so no state that could say its shape.
     ("no steps", r"neither the job nor the data say what its state is"),
-    ("no steps", r"needs rewards as one column|found no rows in"),
+    ("no steps", r"needs rewards as one column|needs actions, and the input has none|found no rows in"),
     # RLlib gives the column fewer rows than the others.
     ("missing column", r"recorded in \d+ of \d+ items"),
     # NumPy makes numbers of booleans; a recording that has both is broken.

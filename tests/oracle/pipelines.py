@@ -26,6 +26,8 @@ TENSOR = "NumpyToTensor"
 ALGORITHMS = ["PPO", "APPO", "IMPALA", "BC", "CQL", "IQL", "SAC", "DQN"]
 # These pipelines begin with one more step.
 ONE_MORE = ["APPO", "IMPALA", "MARWIL"]
+# Pieces that add columns, each under the ids that it finds.
+ADDING = {*custom.ADD_OBS, custom.RETURNS, custom.INFOS, custom.EXPRESSION, OBS, NEXT_OBS, COLUMNS}
 # In front of an algorithm's own pieces.
 IN_FRONT = [[OBS], [NEXT_OBS], [ONE_TS], [COLUMNS], [OBS, COLUMNS], [COLUMNS, OBS], [NEXT_OBS]]
 
@@ -97,7 +99,7 @@ def _note(recording, pipe):
         facts.add("one more step")
     elif not recording.agents and len({e.id_ for e in recording.episodes}) < len(recording.episodes):
         # Chunks get numbers from the piece that adds observations, and share a key before, or where they have some.
-        adding = [n for n in names if n in {*custom.ADD_OBS, custom.RETURNS, custom.INFOS, custom.EXPRESSION, OBS, NEXT_OBS, COLUMNS}]
+        adding = [n for n in names if n in ADDING]
         if adding[0] != OBS:
             facts.add("colliding ids")
     if "one more step" not in facts and (pipe.has(*custom.ADD_OBS) or OBS not in names):
@@ -118,7 +120,8 @@ def _note(recording, pipe):
 def has_sql(gristmill):
     """Whether it can run `Expression`: it may be built without SQL, which this test does without as well."""
     with tempfile.TemporaryDirectory() as temp:
-        pq.write_table(pa.table({"eps_id": ["a"], "obs": [0.0], "actions": [0], "rewards": [0.0]}), Path(temp) / "one.parquet")
+        table = pa.table({"eps_id": ["a"], "obs": [0.0], "actions": [0], "rewards": [0.0]})
+        pq.write_table(table, Path(temp) / "one.parquet")
         pieces = [{"type": "Expression", "into": "episodes", "columns": {"rewards": "rewards"}}]
         job = {"version": 1, "input": {"paths": ["one.parquet"]}, "learner": {"connectors": pieces}}
         path = Path(temp) / "job.json"

@@ -184,6 +184,8 @@ def _episodes(rng, recording):
     per_episode = []
     for id_ in ids:
         length = int(rng.choice([0, 1, seq_len - 1, seq_len, seq_len + 1, int(rng.integers(1, 3 * seq_len + 2))]))
+        if rng.random() < 0.01:
+            length = int(rng.integers(100, 400))
         if columns or rng.random() < 0.75:
             length = max(length, 1)
         own = dict(recording.specs)

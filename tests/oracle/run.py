@@ -35,6 +35,7 @@ import pipelines
 import recording
 import reference
 import shards
+import spaces
 
 AGENTS = "steps of several agents"
 LAYOUTS = ["rllib-episodes", "rllib-episodes", "rllib-columns", "steps", AGENTS]
@@ -50,15 +51,17 @@ def job_of(rec, pipe, rng):
     if rec.agents:
         job["rl_module"] = {"modules": {name: _module(one) for name, one in rec.modules.items()}}
         if "module column" not in rec.facts or rng.random() < 0.3:
-            job["multi_agent"] = {"agent_to_module": rec.agents}
+            job["multi_agent"] = {"agent_to_module": agents.rules(rec.agents)}
     elif rec.stateful:
         job["rl_module"] = _module(rec)
+    if "space in the job" in rec.facts:
+        job["input"]["spaces"] = {"obs": spaces.job_space(rec.specs["obs"])}
     if pipe.add_default:
         job["learner"]["algorithm"] = pipe.algorithm
     else:
         job["learner"]["add_default_connectors_to_learner_pipeline"] = False
     if pipe.custom:
-        job["learner"]["connectors"] = [custom.for_job(piece) for piece in pipe.custom]
+        job["learner"]["connectors"] = [custom.for_job(piece, rec) for piece in pipe.custom]
     if pipe.algorithm == "MARWIL":
         job["learner"].update(gamma=pipe.gamma, lambda_=pipe.lambda_)
     return job
