@@ -179,6 +179,8 @@ def column(cells, kind):
         return pa.nulls(len(cells))
     if isinstance(example, dict):
         example = dict.fromkeys(k for c in cells if c is not None for k in c)
+        if not example:
+            return pa.nulls(len(cells))  # Parquet has no structs without fields
         # An explicit mask keeps the struct itself null in a trailing row.
         fields = {k: column([None if c is None else c.get(k) for c in cells], kind) for k in example}
         mask = pa.array([c is None for c in cells])

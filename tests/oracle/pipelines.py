@@ -68,6 +68,11 @@ def choose(rng, recording, has_sql=False):
         # What comes before the piece that lengthens episodes would not know about it.
         at = 0 if ONE_TS in names else int(rng.integers(len(pieces) + 1))
         pipe.custom = pieces[:at] + [Piece(n) for n in names] + pieces[at:]
+    names = [p.name for p in pipe.custom]
+    for at, piece in enumerate(pipe.custom):
+        if piece.name == custom.EXPRESSION and COLUMNS in names[:at]:
+            # The batch has its rewards already.
+            pipe.custom[at] = dataclasses.replace(piece, options={**piece.options, "into": "episodes"})
     _note(recording, pipe)
     return pipe
 
@@ -86,7 +91,8 @@ def _explicit(rng, recording, pieces, adds_obs, one_more, values, pipe):
     tensor = [TENSOR] * bool(advantages or rng.random() < 0.6)
     names = [*add, *time, *mapping, BATCH, *tensor]
     gae = [Piece(custom.GAE, {"gamma": pipe.gamma, "lambda_": pipe.lambda_})] * bool(advantages)
-    if not adds_obs and rng.random() < 0.3 and not one_more:
+    sees_obs = adds_obs or any(p.name == custom.PREVIOUS for p in pieces)
+    if not sees_obs and rng.random() < 0.3 and not one_more:
         # Between the pieces that add columns: what changes rewards comes too late for some of them.
         return [Piece(names[0]), *pieces, *[Piece(n) for n in names[1:]], *gae]
     return [*[Piece(n) for n in first], *pieces, *[Piece(n) for n in names], *gae]
@@ -115,6 +121,8 @@ def _note(recording, pipe):
         episodes = [own for episode in episodes for own in episode.agent_episodes.values()]
     if all(len(e) == 0 for e in episodes):
         facts.add("no steps")
+    if all(e.t_started > 0 for e in episodes if len(e) > 0):
+        facts.add("only continued")
 
 
 def has_sql(gristmill):

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from ray.rllib.algorithms import appo, bc, cql, dqn, impala, iql, marwil, ppo, sac
 from ray.rllib.connectors import learner as pieces
-from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.apis.value_function_api import ValueFunctionAPI
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule, MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
@@ -119,6 +118,7 @@ def batch(recording, episodes, pipe, correct=False):
         for episode in episodes:
             if not episode.is_numpy:
                 episode.to_numpy()
+        info_keys = infos.keys(episodes)
         out = pipeline(pipe, recording, correct)(
             rl_module=modules(recording), batch={}, episodes=episodes, shared_data={}, metrics=None
         )
@@ -126,7 +126,7 @@ def batch(recording, episodes, pipe, correct=False):
         columns = {k: _array(v) for k, v in flatten(out)}
         for name, told in found.items():
             own = {k.split("/", 1)[1]: v for k, v in columns.items() if k.startswith(f"{name}/")}
-            columns.update({f"{name}/{k}": v for k, v in infos.columns(told, own).items()})
+            columns.update({f"{name}/{k}": v for k, v in infos.columns(told, info_keys, own).items()})
         return columns if recording.agents else {k.split("/", 1)[1]: v for k, v in columns.items()}
     except Exception as error:  # Whatever RLlib raises is an outcome.
         innermost = traceback.extract_tb(error.__traceback__)[-1].filename
