@@ -181,7 +181,9 @@ pub fn resolve(
     if timed { by_time(runs, duplicates, prints) } else { by_content(runs, duplicates, prints) }
 }
 
-/// Adds rewards that came while the agent did not act to its next step, or to the last one if there is none.
+/// Adds rewards that came while the agent did not act to the step whose action came before them, as RLlib's
+/// `MultiAgentEpisode.add_env_step` does once the agent's next observation completes that step. What came before its first
+/// action, which RLlib leaves out of the agent's episode, is added to the first step.
 fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
     let Some(episode) = episodes.iter_mut().find(|e| !e.spans.is_empty()) else {
         let Some(run) = hanging.first() else { return Ok(()) };
@@ -202,7 +204,8 @@ fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), RowError> {
         } else {
             spans.iter().position(|s| !ends_before(s)).unwrap_or(spans.len())
         };
-        let step = spans.get(next).map_or(steps - 1, |s| starts[next] + rows_up_to(s));
+        let before = spans.get(next).map_or(steps, |s| starts[next] + rows_up_to(s));
+        let step = before.saturating_sub(1);
         episode.hanging.push((step, row));
         // The flags of such a row are the agent's, too: it may die without having acted again.
         if run.done.any() && step + 1 == steps {
@@ -501,12 +504,12 @@ mod tests {
     }
 
     #[test]
-    fn rewards_of_agents_that_do_not_act_go_to_the_next_step() {
+    fn rewards_of_agents_that_do_not_act_go_to_the_step_before() {
         let hanging = |row| Run { hanging: true, ..run(row, 1, 0, false) };
         let runs = [hanging(0), run(1, 2, 0, false), hanging(3), hanging(4), run(5, 3, 0, false), hanging(8)];
         let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None });
         let out = resolve(&runs, false, DROP, &print).unwrap();
-        assert_eq!(out[0].hanging, [(0, 0), (2, 3), (2, 4), (4, 8)]);
+        assert_eq!(out[0].hanging, [(0, 0), (1, 3), (1, 4), (4, 8)]);
         let many: Vec<Run> =
             (0..200_000).map(|row| if row % 2 == 0 { run(row, 1, 0, false) } else { hanging(row) }).collect();
         assert_eq!(resolve(&many, false, DROP, &print).unwrap()[0].hanging.len(), 100_000);

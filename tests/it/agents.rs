@@ -70,7 +70,8 @@ fn most_agents_die_early_and_threads_do_not_matter() {
     assert_eq!(content(&manifests[0]), content(&manifests[1]));
 }
 
-/// A reward that arrives while an agent has no observation is added to its next step, or to its last one.
+/// A reward that arrives while an agent has no observation is one for the action before, as in RLlib's
+/// `MultiAgentEpisode.add_env_step`.
 #[test]
 fn rewards_that_hang_are_not_lost() {
     use arrow::array::{Float64Array, Int64Array};
@@ -87,7 +88,7 @@ fn rewards_that_hang_are_not_lost() {
     work.manifest_of(&work.convert());
     let rows = read_shards(&work.path().join("out/default_policy"));
     let rewards = rows.column_by_name("rewards").unwrap().as_primitive::<Float32Type>();
-    assert_eq!(rewards.values(), &[1.0, 14.0]);
+    assert_eq!(rewards.values(), &[6.0, 9.0]);
     let ends = rows.column_by_name("terminateds").unwrap().as_boolean();
     assert_eq!((ends.len(), ends.value(0), ends.value(1)), (2, false, true));
 }
