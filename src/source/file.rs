@@ -190,6 +190,14 @@ impl InputFile {
         }
     }
 
+    /// Bytes of the texts and binary values of top-level columns in one row group, where the file's metadata tell; else 0.
+    #[must_use]
+    pub fn text_bytes(&self, row_group: usize, columns: &[String]) -> u64 {
+        let Footer::Parquet(footer) = &self.footer else { return 0 };
+        let places = columns.iter().filter_map(|column| self.places.get(column));
+        places.map(|&at| footer.text_bytes(row_group, at)).fold(0, u64::saturating_add)
+    }
+
     /// The rows of one row group, in batches of at most `batch_rows`. Of each top-level column in `columns` there is
     /// one in the batches, in the order of the *file*; with no `columns` the batches just have their number of rows.
     ///

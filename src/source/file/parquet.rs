@@ -10,6 +10,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
+use parquet::basic::Type as PhysicalType;
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::pages::form::columns_of;
@@ -51,6 +52,14 @@ impl Footer {
         let schema = self.0.parquet_schema();
         let group = self.0.metadata().row_groups().get(row_group)?;
         columns_of(schema, column).map(|leaf| group.column(leaf).statistics()?.null_count_opt()).sum()
+    }
+
+    /// Bytes of a column's texts and binary values in a row group, their lengths included.
+    pub(super) fn text_bytes(&self, row_group: usize, column: usize) -> u64 {
+        let Some(group) = self.0.metadata().row_groups().get(row_group) else { return 0 };
+        let chunks = columns_of(self.0.parquet_schema(), column).map(|leaf| group.column(leaf));
+        let texts = chunks.filter(|chunk| chunk.column_type() == PhysicalType::BYTE_ARRAY);
+        texts.map(|chunk| u64::try_from(chunk.uncompressed_size()).unwrap_or(0)).fold(0, u64::saturating_add)
     }
 
     /// Columns of tensors are read page by page, all others by the crate's reader.

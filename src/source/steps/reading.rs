@@ -17,6 +17,9 @@ use crate::source::rows::RowGroupRef;
 use crate::source::schema::UnifiedColumn;
 use crate::tensor::Tensor;
 
+/// Bytes of text that are read at once: few enough that they are in the processor's cache when they are unpacked, and that
+/// the allocator keeps their memory.
+const TEXT: u64 = 1 << 20;
 /// How much larger a block of views may be than one that is decoded.
 const VIEWS: usize = 16;
 
@@ -65,7 +68,10 @@ impl Reading {
     /// ones cost nothing, and what lies in one of them is not copied.
     pub(super) fn batch_rows(&self, block_bytes: usize) -> usize {
         let views = if self.file.format == FileFormat::Memory { VIEWS } else { 1 };
-        (block_bytes.saturating_mul(views) / self.row_bytes.max(1)).clamp(1, 65_536)
+        let rows = (block_bytes.saturating_mul(views) / self.row_bytes.max(1)).clamp(1, 65_536);
+        // Packed arrays are text on their way: many times what is in them.
+        let text = self.file.text_bytes(self.group.row_group, &self.wanted) / self.group.rows.max(1);
+        rows.min(usize::try_from(TEXT / text.max(1)).unwrap_or(rows)).max(1)
     }
 
     /// The recorded columns.
