@@ -4,6 +4,7 @@
 //! (`O_TMPFILE` on Linux, removed right after it was opened on other Unixes, deleted on close on Windows). So nothing is
 //! left to be cleaned up, after a `kill -9` neither, and two runs cannot meet each other's files.
 
+mod chain;
 mod spool;
 
 use std::fs::File;
@@ -11,6 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use chain::Chain;
 pub use spool::Spool;
 
 use crate::error::{Error, Result};

@@ -8,7 +8,7 @@ use super::{Kinds, Observed};
 use crate::connector::{Finding, ModuleUnit, Rehearsal, Rehearsed, Room};
 use crate::error::{Error, Result};
 use crate::job::Compat;
-use crate::scratch::ScratchFile;
+use crate::scratch::{Chain, ScratchFile};
 use crate::tensor::TensorType;
 
 /// Partitions of the hashes of one kind of observations. What is too large still is split again, see [`Stream`].
@@ -48,7 +48,7 @@ pub(in super::super) struct Spilling {
 #[derive(Debug, Default)]
 struct Keyring {
     waiting: Vec<u8>,
-    segments: Vec<(u64, usize)>,
+    written: Chain,
 }
 
 impl Spilling {
@@ -65,12 +65,22 @@ impl Spilling {
         Ok(self.file.insert(file))
     }
 
+    /// Bytes that are kept in memory.
+    #[cfg(test)]
+    fn kept(&self) -> usize {
+        let rings = self.partitions.iter().flatten();
+        rings.map(|ring| ring.waiting.capacity() + size_of_val(ring)).sum()
+    }
+
     fn flush(&mut self) -> Result<()> {
         self.file()?;
         let Some(file) = &self.file else { return Ok(()) };
+        let mut segment = Vec::new();
         for ring in self.partitions.iter_mut().flatten().filter(|r| !r.waiting.is_empty()) {
-            let bytes = std::mem::take(&mut ring.waiting);
-            ring.segments.push((file.append(&bytes)?, bytes.len()));
+            segment.clear();
+            segment.resize(Chain::HEAD, 0);
+            segment.append(&mut std::mem::take(&mut ring.waiting));
+            ring.written.push(file, &mut segment)?;
         }
         self.waiting = 0;
         Ok(())
@@ -141,24 +151,24 @@ fn count_partition(
     room: usize,
     out: &mut CountFile,
 ) -> Result<Vec<Stream>> {
-    let bytes: usize = ring.segments.iter().map(|(_, len)| len).sum();
-    let most = (bytes / key_len).saturating_mul(Partition::bytes_a_key(key_len));
+    let keys = usize::try_from(ring.written.bytes()).unwrap_or(usize::MAX) / key_len;
+    let most = keys.saturating_mul(Partition::bytes_a_key(key_len));
     let splits = (most / (room / 2).max(64 << 10)).max(1) as u64;
     let mut streams = Vec::new();
-    let mut keys = Vec::new();
     for split in 0..splits {
         let mut table = Partition::default();
         let start = out.len();
-        for &(at, len) in &ring.segments {
+        if let Some(file) = file {
             // A segment is no longer than what waited in memory once.
-            keys.resize(len, 0);
-            file.ok_or_else(|| Error::internal("keys without a file"))?.read(at, &mut keys)?;
-            for key in keys.chunks_exact(key_len) {
-                let hash = hash_of(key);
-                if split_of(hash, splits) as u64 == split {
-                    out.push(table.count(key_len, key, hash)?)?;
+            ring.written.each(file, |keys| {
+                for key in keys.chunks_exact(key_len) {
+                    let hash = hash_of(key);
+                    if split_of(hash, splits) as u64 == split {
+                        out.push(table.count(key_len, key, hash)?)?;
+                    }
                 }
-            }
+                Ok(())
+            })?;
         }
         streams.push(Stream { start, len: out.len() - start });
     }
@@ -258,5 +268,43 @@ impl Replay {
             counts[m][row] = cursor.ready.pop_front().ok_or_else(missing)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+    use crate::tensor::DType;
+
+    #[test]
+    fn what_is_kept_does_not_grow_with_the_keys() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = Room { bytes: 64 << 10, scratch: Scratch::new(dir.path()) };
+        let mut all = Spilling::new(room.clone());
+        let types = vec![TensorType::new(DType::Float64, [])];
+        let len = key_len(&types);
+        let unit = |n: u64| {
+            let mut partitions = vec![Vec::new(); PARTITIONS];
+            for i in 0..500 {
+                let mut key = vec![0; len];
+                key[..8].copy_from_slice(&(n * 500 + i).to_le_bytes());
+                partitions[partition_of(hash_of(&key))].extend_from_slice(&key);
+            }
+            Keyed { compat: Compat::Correct, kinds: vec![(types.clone(), partitions)] }
+        };
+        let mut most = [0; 2];
+        for n in 0..1000 {
+            all.merge(Box::new(unit(n))).unwrap();
+            let half = &mut most[usize::from(n >= 500)];
+            *half = all.kept().max(*half);
+        }
+        // 122 flushes each; a list of their segments would have grown by half a megabyte in the second half.
+        assert!(most[1] <= most[0] + room.bytes / 16, "bytes, in the first and in the second half: {most:?}");
+        assert!(most[1] <= room.bytes + PARTITIONS * size_of::<Keyring>(), "{most:?}");
+        // What is written is known by plain numbers.
+        let Keyring { waiting: _, written } = &all.partitions[0][0];
+        let plain: Chain = *written;
+        assert!(plain.bytes() > 0);
     }
 }

@@ -1,13 +1,7 @@
 //! Sorting the rows of a stream in the room that there is.
 //!
 //! Rows wait in memory until half of the room is full; then each bucket's are written to scratch, behind those that it
-//! has there. A bucket on scratch is a chain of segments, so what is known of it in memory does not grow:
-//!
-//! ```text
-//! in memory    bucket 0: first, last, rows, bytes     bucket 1: ..
-//! scratch      |0: 5 rows ->|1: 7 rows ->|0: 6 rows ->|1: 4 rows |0: 5 rows |
-//!                     └──────────────────────┘   └───────────────────┘
-//! ```
+//! has there. A bucket on scratch is a [`Chain`] of segments, so what is known of it in memory does not grow.
 //!
 //! There are no more buckets than half of the room has segments of 8 KiB. What of them is too large to be sorted in
 //! memory goes through a shuffler of its own, by the next bits of the keys. So a row is written once more
@@ -18,24 +12,14 @@ use super::{LARGEST_BUCKET, Part, Scattered, Shuffle, by_bucket, joined, sorted}
 use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::run::cutter::Rows;
-use crate::scratch::ScratchFile;
+use crate::scratch::{Chain, ScratchFile};
 use crate::sink::{ColumnData, ColumnType};
 
-/// Where a segment is.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    at: u64,
-    bytes: u64,
-}
-
 /// A bucket on scratch.
-#[derive(Debug, Clone, Copy)]
-struct Chain {
-    first: Place,
-    /// Where the last segment begins.
-    last: u64,
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    segments: Chain,
     rows: u64,
-    bytes: u64,
 }
 
 /// Brings a stream's rows into their order.
@@ -49,7 +33,7 @@ pub(in super::super) struct Shuffler {
     held: usize,
     file: Option<ScratchFile>,
     /// By bucket, once there is a file.
-    chains: Vec<Option<Chain>>,
+    buckets: Vec<Bucket>,
     /// The bucket that is next.
     next: usize,
     /// What sorts a bucket that is too large.
@@ -66,7 +50,7 @@ impl Shuffler {
             waiting: Vec::new(),
             held: 0,
             file: None,
-            chains: Vec::new(),
+            buckets: Vec::new(),
             next: 0,
             finer: None,
         }
@@ -85,32 +69,23 @@ impl Shuffler {
     /// Bytes of rows in memory, and buckets that something is known of.
     #[cfg(test)]
     pub fn kept(&self) -> (usize, usize) {
-        (self.held, self.chains.len())
+        (self.held, self.buckets.len())
     }
 
     /// Writes what waits to scratch.
     fn flush(&mut self) -> Result<()> {
-        let Self { schema, shuffle, room, file, chains, .. } = self;
+        let Self { schema, shuffle, room, file, buckets, .. } = self;
         let file = match file {
             Some(file) => file,
             none => none.insert(room.scratch.file()?),
         };
-        chains.resize(shuffle.buckets(), None);
+        buckets.resize(shuffle.buckets(), Bucket::default());
         let mut bytes = Vec::new();
         by_bucket(&self.waiting, |bucket, parts| {
             segment(schema, &parts, &mut bytes)?;
-            let place = Place { at: file.append(&bytes)?, bytes: bytes.len() as u64 };
-            let rows: usize = parts.iter().map(|part| part.rows.rows).sum();
-            match &mut chains[bucket] {
-                Some(chain) => {
-                    file.write(chain.last, bytemuck::bytes_of(&[place.at, place.bytes]))?;
-                    chain.last = place.at;
-                    chain.rows += rows as u64;
-                    chain.bytes += place.bytes;
-                }
-                none => *none = Some(Chain { first: place, last: place.at, rows: rows as u64, bytes: place.bytes }),
-            }
-            Ok(())
+            let bucket = &mut buckets[bucket];
+            bucket.rows += parts.iter().map(|part| part.rows.rows as u64).sum::<u64>();
+            bucket.segments.push(file, &mut bytes)
         })?;
         self.waiting.clear();
         self.held = 0;
@@ -123,7 +98,7 @@ impl Shuffler {
     /// If scratch space fails.
     pub fn next(&mut self) -> Result<Option<Rows>> {
         // What waits stays in memory, if every bucket fits beside it.
-        if !self.waiting.is_empty() && self.chains.iter().flatten().any(|chain| self.is_too_large(chain)) {
+        if !self.waiting.is_empty() && self.buckets.iter().any(|bucket| self.is_too_large(bucket)) {
             self.flush()?;
         }
         loop {
@@ -133,24 +108,24 @@ impl Shuffler {
                 }
                 self.finer = None;
             }
-            let bucket = self.next;
-            if bucket == self.shuffle.buckets() {
+            let number = self.next;
+            if number == self.shuffle.buckets() {
                 self.waiting = Vec::new();
                 return Ok(None);
             }
             self.next += 1;
-            let chain = self.chains.get(bucket).copied().flatten();
-            if let Some(chain) = chain.filter(|chain| self.is_too_large(chain))
-                && let Some(finer) = self.shuffle.finer(chain.bytes, self.room.bytes)
+            let bucket = self.buckets.get(number).copied().unwrap_or_default();
+            if self.is_too_large(&bucket)
+                && let Some(finer) = self.shuffle.finer(bucket.segments.bytes(), self.room.bytes)
             {
-                self.finer = Some(Box::new(self.sort_finer(finer, chain)?));
+                self.finer = Some(Box::new(self.sort_finer(finer, bucket)?));
                 continue;
             }
             let mut parts = Vec::new();
-            if let Some(chain) = chain {
-                parts.push(self.read(chain)?);
+            if bucket.rows > 0 {
+                parts.push(self.read(bucket)?);
             }
-            parts.extend(self.waiting.iter().filter_map(|unit| unit.of_bucket(bucket)));
+            parts.extend(self.waiting.iter().filter_map(|unit| unit.of_bucket(number)));
             if !parts.is_empty() {
                 return Ok(Some(sorted(&joined(&self.schema, parts)?)));
             }
@@ -158,20 +133,20 @@ impl Shuffler {
     }
 
     /// Whether a bucket cannot be sorted in memory, where it is twice then.
-    fn is_too_large(&self, chain: &Chain) -> bool {
+    fn is_too_large(&self, bucket: &Bucket) -> bool {
         let most = self.room.bytes as u64 / if self.waiting.is_empty() { 2 } else { 3 };
-        chain.rows > 1 && chain.bytes > most.min(2 * LARGEST_BUCKET)
+        bucket.rows > 1 && bucket.segments.bytes() > most.min(2 * LARGEST_BUCKET)
     }
 
     /// A bucket's rows, sorted by more bits of their keys.
-    fn sort_finer(&self, shuffle: Shuffle, chain: Chain) -> Result<Self> {
+    fn sort_finer(&self, shuffle: Shuffle, bucket: Bucket) -> Result<Self> {
         let mut finer = Self::new(shuffle, &self.schema, self.room.clone());
         let mut rows = Gathering::new(&self.schema, 0);
         let push = |finer: &mut Self, rows: Gathering<'_>| {
             let Part { keys, rows } = rows.finish()?;
             finer.push(shuffle.scatter(rows, keys))
         };
-        self.segments(chain, |n, columns, bytes| {
+        self.segments(bucket, |n, columns, bytes| {
             rows.extend(n, columns, bytes)?;
             if rows.bytes() > self.room.bytes / 16 {
                 push(&mut finer, std::mem::replace(&mut rows, Gathering::new(&self.schema, 0)))?;
@@ -182,41 +157,35 @@ impl Shuffler {
         Ok(finer)
     }
 
-    fn read(&self, chain: Chain) -> Result<Part> {
-        let rows = usize::try_from(chain.rows).map_err(|_| Error::internal("a bucket larger than memory"))?;
+    fn read(&self, bucket: Bucket) -> Result<Part> {
+        let rows = usize::try_from(bucket.rows).map_err(|_| Error::internal("a bucket larger than memory"))?;
         let mut rows = Gathering::new(&self.schema, rows);
-        self.segments(chain, |n, columns, bytes| rows.extend(n, columns, bytes))?;
+        self.segments(bucket, |n, columns, bytes| rows.extend(n, columns, bytes))?;
         rows.finish()
     }
 
     /// Every segment of a bucket: its rows, the bytes of each column, and all bytes.
-    fn segments(&self, chain: Chain, mut each: impl FnMut(usize, &[u64], &[u8]) -> Result<()>) -> Result<()> {
+    fn segments(&self, bucket: Bucket, mut each: impl FnMut(usize, &[u64], &[u8]) -> Result<()>) -> Result<()> {
         let short = || Error::internal("a segment of a scratch file is short");
         let file = self.file.as_ref().ok_or_else(|| Error::internal("a segment without a file"))?;
-        let (mut place, mut bytes) = (chain.first, Vec::new());
-        while place.bytes > 0 {
-            bytes.resize(usize::try_from(place.bytes).map_err(|_| short())?, 0);
-            file.read(place.at, &mut bytes)?;
+        bucket.segments.each(file, |bytes| {
             let (head, rest) = bytes.split_at_checked(head_bytes(&self.schema)).ok_or_else(short)?;
             let head: Vec<u64> = head.chunks_exact(8).map(bytemuck::pod_read_unaligned).collect();
-            each(usize::try_from(head[2]).map_err(|_| short())?, &head[3..], rest)?;
-            place = Place { at: head[0], bytes: head[1] };
-        }
-        Ok(())
+            each(usize::try_from(head[0]).map_err(|_| short())?, &head[1..], rest)
+        })
     }
 }
 
-/// Bytes in front of a segment's keys: where the next one is, its rows, and the bytes of each column.
+/// Bytes in front of a segment's keys: its rows, and the bytes of each column.
 const fn head_bytes(schema: &[(String, ColumnType)]) -> usize {
-    (3 + schema.len()) * size_of::<u64>()
+    (1 + schema.len()) * size_of::<u64>()
 }
 
-/// A segment that is the last one of its chain: some rows of one bucket.
+/// A segment of a chain: some rows of one bucket.
 fn segment(schema: &[(String, ColumnType)], parts: &[Part], out: &mut Vec<u8>) -> Result<()> {
     out.clear();
-    out.resize(head_bytes(schema), 0);
-    let rows: usize = parts.iter().map(|part| part.rows.rows).sum();
-    let mut head = vec![0, 0, rows as u64];
+    out.resize(Chain::HEAD + head_bytes(schema), 0);
+    let mut head = vec![parts.iter().map(|part| part.rows.rows as u64).sum()];
     for part in parts {
         out.extend_from_slice(bytemuck::cast_slice(&part.keys));
     }
@@ -230,6 +199,6 @@ fn segment(schema: &[(String, ColumnType)], parts: &[Part], out: &mut Vec<u8>) -
         }
         head.push((out.len() - before) as u64);
     }
-    out[..head_bytes(schema)].copy_from_slice(bytemuck::cast_slice(&head));
+    out[Chain::HEAD..][..head_bytes(schema)].copy_from_slice(bytemuck::cast_slice(&head));
     Ok(())
 }
