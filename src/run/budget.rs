@@ -1,13 +1,15 @@
 //! What of the memory limit each part of a run may hold.
 //!
 //! ```text
-//! limit   |-- base --|-- index --|-- pieces --|------- row groups -------|--- units ---|--- reading ---|
-//!          program,   entries,    what ordered  cut, joined, encoded      in flight,     decoders, blocks
-//!          threads    spans, ids  pieces know                             assembled      ahead and alive
+//! limit   |-- base --|-- index --|-- threads --|-- pieces --|------- row groups -------|--- units ---|--- reading ---|
+//!          program    entries,    what the      what ordered  cut, joined, encoded      in flight,     decoders, blocks
+//!                     spans, ids  allocator     pieces know                             assembled      ahead and alive
+//!                                 keeps of each
 //! ```
 //!
 //! What cannot be made smaller (a row group of the output, the index, the largest episode) comes first; what is left is
-//! shared by what can: fewer and smaller units, blocks and readers. None of it has an influence on a byte of the output.
+//! shared by what can: fewer threads, fewer and smaller units, blocks and readers. None of it has an influence on a byte
+//! of the output.
 
 use super::units::Unit;
 use crate::error::{Error, Result};
@@ -26,6 +28,14 @@ const READER: usize = 10 * MIB;
 /// One part of so many of the limit is left to the allocator: what is freed is not given back at once. mimalloc keeps more
 /// than the system's allocator of Linux (a peak of 182 MiB against 98 MiB; 5M steps of `make memory`'s log, 2 threads).
 const SLACK: usize = 8;
+/// What the allocator keeps of each thread but the first one, beside what is in use. Glibc's gives every thread an arena of
+/// its own; what a task frees there is not given back while something behind it is in use, and no other thread takes it.
+/// With 600,000 steps of 256 floats (`make memory`, `--keepers`) peaks were up to 16 MiB above what is shared here with two
+/// threads, and up to 37 MiB with four, at limits from 64 to 128 MiB; 20 to 50 MiB less where each freed buffer was given
+/// back at once (`GLIBC_TUNABLES=glibc.malloc.trim_threshold=131072`), which takes unsafe code to ask for from inside.
+const ARENA: usize = 16 * MIB;
+/// And so much of the limit more, once there are several: with more room more is in flight, and larger.
+const ARENAS: usize = 16;
 /// Large enough that a task outweighs its start, small enough that a few of them are nothing to memory.
 const LARGEST_PART: usize = 4 * MIB;
 /// Below this, starting tasks is most of the work.
@@ -113,6 +123,26 @@ impl Budget {
         self.limit
     }
 
+    /// The same for one thread, which leaves most to the data.
+    pub fn of_one_thread(self) -> Self {
+        Self { threads: 1, ..self }
+    }
+
+    /// How many threads work where `bytes` are left for them and for what they work on, and what the allocator keeps of
+    /// them. The work gets half at least.
+    fn threads(&self, bytes: usize) -> (usize, usize) {
+        let shared = self.limit / ARENAS;
+        match self.threads.min(1 + bytes.saturating_sub(shared) / 2 / ARENA) {
+            0 | 1 => (1, 0),
+            threads => (threads, shared + (threads - 1) * ARENA),
+        }
+    }
+
+    /// Threads of the first pass.
+    pub fn first_threads(&self) -> usize {
+        self.threads((self.limit - self.limit / SLACK).saturating_sub(BASE)).0
+    }
+
     /// Bytes that the first pass may hold. While episodes are put together from runs, both are there.
     pub fn first_pass(&self) -> usize {
         (self.limit - BASE) / 3 * 2
@@ -137,12 +167,14 @@ impl Budget {
                 "; a smaller output.rows_per_shard makes smaller row groups",
             ));
         }
+        let (threads, kept) = self.threads(left - least);
+        let left = left - kept;
         let pieces = if needs.keepers > 0 { (left - least) / 4 } else { 0 };
         let left = left - pieces;
-        let groups = (2..=self.threads + 1).rev().find(|&n| in_flight(n) <= left / 2).unwrap_or(1);
+        let groups = (2..=threads + 1).rev().find(|&n| in_flight(n) <= left / 2).unwrap_or(1);
         let left = left - in_flight(groups) - READER;
 
-        let most_units = self.threads * 2 + 1;
+        let most_units = threads * 2 + 1;
         let for_units = left / 2;
         // How much more a unit takes than its steps.
         let width = needs.step().div_ceil(needs.step_in.max(needs.step_out).max(1));
@@ -150,11 +182,11 @@ impl Budget {
         let units = (for_units / width / unit_bytes).clamp(1, most_units);
 
         let for_reading = left - for_units;
-        let readers = (1 + for_reading / 2 / (READER + LARGEST_PART)).min(self.threads);
+        let readers = (1 + for_reading / 2 / (READER + LARGEST_PART)).min(threads);
         let read_bytes = for_reading - (readers - 1) * READER;
         let block_bytes = (read_bytes / (4 * readers)).clamp(SMALLEST_PART, LARGEST_PART);
         Ok(Limits {
-            threads: self.threads,
+            threads,
             readers,
             block_bytes,
             read_bytes,
@@ -255,21 +287,24 @@ mod tests {
     fn sum(limits: Limits, needs: &Needs, index: usize) -> usize {
         let units = usize::try_from(limits.unit_steps).unwrap() * needs.step();
         let groups = needs.waiting_groups + limits.groups * 2 * needs.group;
-        BASE + index + units + groups + limits.piece_bytes * needs.keepers + limits.read_bytes + limits.readers * READER
+        let threads = (limits.threads - 1) * ARENA;
+        let pieces = limits.piece_bytes * needs.keepers;
+        BASE + index + threads + units + groups + pieces + limits.read_bytes + limits.readers * READER
     }
 
     #[test]
     fn shares_stay_below_the_limit_and_shrink_with_it() {
         for threads in [1, 2, 16, 128] {
             let mut before: Option<Limits> = None;
-            for mib in [80, 96, 128, 256, 1024, 16 << 10] {
+            for mib in [80, 96, 128, 256, 1024, 32 << 10] {
                 let budget = Budget::new(Some(mib << 20), threads).unwrap();
                 let limits = budget.share(3 << 20, &NEEDS).unwrap();
                 assert!(sum(limits, &NEEDS, 3 << 20) <= usize::try_from(mib).unwrap() << 20, "{mib} MiB: {limits:?}");
                 assert!(
                     limits.units * limits.unit_bytes * 2 <= usize::try_from(limits.unit_steps).unwrap() * NEEDS.step()
                 );
-                if let Some(before) = before {
+                // More threads share what is more.
+                if let Some(before) = before.filter(|before| before.threads == limits.threads) {
                     assert!(before.unit_bytes <= limits.unit_bytes && before.groups <= limits.groups, "{mib} MiB");
                 }
                 before = Some(limits);
@@ -278,6 +313,20 @@ mod tests {
             assert_eq!((most.readers, most.units, most.groups), (threads, threads * 2 + 1, threads + 1));
             assert_eq!((most.unit_bytes, most.block_bytes), (LARGEST_PART, LARGEST_PART));
         }
+    }
+
+    #[test]
+    fn threads_are_fewer_where_the_allocator_would_keep_what_they_need() {
+        let threads = |mib: u64, threads| {
+            let budget = Budget::new(Some(mib << 20), threads).unwrap();
+            (budget.first_threads(), budget.share(0, &NEEDS).unwrap().threads)
+        };
+        assert_eq!((threads(64, 1), threads(64, 2), threads(64, 64)), ((1, 1), (1, 1), (1, 1)));
+        assert_eq!((threads(96, 2), threads(128, 4), threads(256, 4)), ((2, 1), (3, 2), (4, 4)));
+        assert_eq!(threads(16 << 10, 128), (128, 128));
+        // What one thread can do with a limit, one of several that may work can, too.
+        let small = Budget::new(Some(64 << 20), 8).unwrap().share(0, &NEEDS).unwrap();
+        assert_eq!(small, Budget::new(Some(64 << 20), 1).unwrap().share(0, &NEEDS).unwrap());
     }
 
     #[test]

@@ -109,7 +109,6 @@ pub fn compile_with(
     let (files, input_bytes) = (std::mem::take(&mut indexed.input_files), indexed.input_bytes);
     // Windows are laid out at the end, where they stay: laid out unit by unit they would be copied again.
     indexed.pipeline = indexed.pipeline.with_indexed_windows(true);
-    let workers = indexed.threads;
     let prepared = indexed.prepare(job, progress)?;
     let Prepared { modules, basis, provenance, .. } = &prepared;
     let schemas = prepared.schemas(job)?;
@@ -123,7 +122,7 @@ pub fn compile_with(
     let collected = passes.run(Pass::Convert(&[]), &surveys, &mut rehearsed, "converting", fresh)?;
 
     let (mut out, mut records) = (IndexMap::new(), IndexMap::new());
-    let pool = threads::pool(workers)?;
+    let pool = threads::pool(passes.threads())?;
     for (i, (units, laid_out)) in collected.modules.into_iter().zip(laid_out).enumerate() {
         let (module, storage) = (&modules[i], &passes.storage[i]);
         let mut kept = Kept::of(&schemas[i], storage, provenance.columns().len(), units);

@@ -91,7 +91,7 @@ pub fn convert_with(
 ) -> Result<Report> {
     let started = Instant::now();
     let mut indexed = index(job, own, options, progress)?;
-    let (threads, input_bytes) = (indexed.threads, indexed.input_bytes);
+    let input_bytes = indexed.input_bytes;
     let input_files = std::mem::take(&mut indexed.input_files);
     if options.existing == Existing::Resume
         && let Some(report) = finished(job, &indexed.pipeline, &input_files, input_bytes, started)?
@@ -171,7 +171,7 @@ pub fn convert_with(
         input_files,
         input_bytes,
         started,
-        threads,
+        threads: passes.threads(),
         notes: vec![
             ("scratch_bytes".to_owned(), passes.exchanged.into()),
             ("rehearsals".to_owned(), rehearsed.len().into()),

@@ -114,7 +114,6 @@ impl<'a> Passes<'a> {
         let needs = needs(source, index, pipeline, modules, sizes);
         let step_bytes = needs.step_in.max(needs.step_out);
         let index_bytes = budget::index_bytes(index);
-        let mut limits = budget.share(index_bytes, &needs)?;
         let cut = |limits: Limits| {
             if let Some(cuts) = cuts {
                 return units::along(index, needs.period, cuts);
@@ -122,18 +121,28 @@ impl<'a> Passes<'a> {
             let steps = (limits.unit_bytes / step_bytes.max(1)).max(1) as u64;
             units::cut(index, Size { period: needs.period, steps, most: limits.unit_steps, slicing: &slicing })
         };
-        let mut units = cut(limits);
-        let window = exchange::window_bytes(&units, needs.row_bytes);
-        // Beside the rows that are alive, there must be room to go on reading.
-        let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
-        if must_sort {
-            limits = budget.share(index_bytes + exchange::routes_bytes(index, &units), &needs)?;
-            units = cut(limits);
-        } else {
-            // What must be alive, and some to go on with; more is of no use.
-            let window = usize::try_from(window).unwrap_or(usize::MAX);
-            limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
+        let share = |budget: Budget| {
+            let mut limits = budget.share(index_bytes, &needs)?;
+            let mut units = cut(limits);
+            let window = exchange::window_bytes(&units, needs.row_bytes);
+            // Beside the rows that are alive, there must be room to go on reading.
+            let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
+            if must_sort {
+                limits = budget.share(index_bytes + exchange::routes_bytes(index, &units), &needs)?;
+                units = cut(limits);
+            } else {
+                // What must be alive, and some to go on with; more is of no use.
+                let window = usize::try_from(window).unwrap_or(usize::MAX);
+                limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
+            }
+            Ok::<_, Error>((limits, units, must_sort))
+        };
+        let mut shared = share(budget)?;
+        if shared.0.threads > 1 && shared.1.iter().any(|unit| unit.weight > shared.0.unit_steps) {
+            // A long episode goes before a second thread.
+            shared = share(budget.of_one_thread())?;
         }
+        let (limits, units, must_sort) = shared;
         budget.check_units(&units, index, &needs, limits, &|entry| work.why_whole(&slicing, entry))?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
@@ -178,7 +187,10 @@ impl<'a> Passes<'a> {
         self.progress.begin("sorting rows by episode", Totals { steps: Some(rows), ..Totals::default() });
         let input =
             exchange::Input { source: self.source, groups: &self.groups, index: self.index, progress: self.progress };
-        let filled = Exchange::fill(input, &self.units, &of_unit, self.scratch, self.limits);
+        let pool = crate::threads::pool(self.limits.threads)?;
+        let fill = || Exchange::fill(input, &self.units, &of_unit, self.scratch, self.limits);
+        let filled = pool.install(fill);
+        drop(pool);
         let filled = filled.map_err(|e| name_episode(e, self.source, self.index))?;
         self.progress.end();
         for (unit, bucket) in self.units.iter_mut().zip(of_unit) {
@@ -193,6 +205,11 @@ impl<'a> Passes<'a> {
     /// Units that are slices of an episode.
     pub fn slices(&self) -> usize {
         self.units.iter().filter(|unit| unit.cut.slice.is_some()).count()
+    }
+
+    /// Threads that work: fewer than there may be, where memory is scarce.
+    pub fn threads(&self) -> usize {
+        self.limits.threads
     }
 
     /// Bytes of decoded input per block.

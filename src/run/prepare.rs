@@ -97,7 +97,7 @@ impl Indexed {
         }
         let digest = first_look(&*source)?;
 
-        let pool = threads::pool(threads)?;
+        let pool = threads::pool(budget.first_threads())?;
         let files = source.rows().files();
         let input_bytes: u64 = files.iter().map(|f| f.bytes).sum();
         progress.begin("looking for episodes", Totals { bytes: Some(input_bytes), ..Totals::default() });
