@@ -128,6 +128,14 @@ pub(super) struct Done {
     pub found: Found,
 }
 
+#[cfg(test)]
+impl Done {
+    /// Nothing but rows.
+    pub fn of_rows(rows: Vec<(usize, Brought, Vec<Rows>)>) -> Self {
+        Self { rows, findings: Vec::new(), found: Found::default() }
+    }
+}
+
 impl Conversion<'_> {
     /// Puts entries together, all at once or else one by one, and keeps what is wrong with those that cannot be.
     fn try_each(&self, entries: &[&Entry], blocks: &Blocks, check: Check, out: &mut Checked) -> Result<()> {

@@ -9,9 +9,14 @@ use super::super::prepare::Prepared;
 use super::super::shuffle::Shuffle;
 use super::super::units::{self, Cut, Cuts, Size};
 use super::coordinator::Tasks;
+use super::rows::Segment;
 use crate::error::Result;
 use crate::job::Job;
 use crate::progress::Silent;
+
+/// One part of so many of the coordinator's memory is for what it knows of rows in a shuffled order: it is there as tasks
+/// told it, by bucket, and as other tasks are told.
+const KNOWN: usize = 16;
 
 /// Where units and the buckets of a shuffled order are cut, so that tasks have room for them.
 pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) -> Result<(Cuts, Vec<Shuffle>)> {
@@ -28,8 +33,13 @@ pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) ->
     let units = units::cut(index, Size { period: needs.period, steps, most: limits.unit_steps, slicing: &slicing });
     let cuts = Cuts { first: 0, units: units.into_iter().map(|unit| unit.cut).collect() };
     let room = limits.piece_bytes / modules.len().max(1);
+    // Of each bucket, the coordinator knows where each part has its rows.
+    let columns = modules.iter().map(|m| m.layout.columns.len()).max().unwrap_or(0);
+    let a_bucket = Segment::bytes_known(columns) * tasks.parts.max(1) * modules.len().max(1);
+    // A task that makes shards sorts every bucket of which it has a row: there are as many as tasks at least.
+    let most = (prepared.budget.limit() / KNOWN / a_bucket).max(tasks.parts.saturating_mul(2));
     let order = |seed: u64| {
-        passes::bytes_out(index, modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room)).collect()
+        passes::bytes_out(index, modules).into_iter().map(|bytes| Shuffle::new(seed, bytes, room, most)).collect()
     };
     Ok((cuts, job.output.shuffle.as_ref().map(|shuffle| order(shuffle.seed)).unwrap_or_default()))
 }

@@ -2,22 +2,28 @@
 //!
 //! ```text
 //! rows-00002   | unit 0: eps_id t obs .. | unit 1: .. | ..                  in the order of the data, a segment a unit
-//!              | bucket 3: keys eps_id t obs .. | bucket 0: .. | ..         shuffled: a segment a bucket, several times
+//!              | bucket 0: keys eps_id t obs .. | bucket 1: .. | ..         shuffled: sorted, a segment or a few a bucket
 //! ```
+//!
+//! Rows in a shuffled order are sorted before they are written, over scratch where memory ends. If each were written as
+//! soon as memory is full, a terabyte's would come in segments of a few rows, and what is known of all segments would be as
+//! large as the rows themselves.
 
 use std::fs::File;
 use std::io::{BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use arrow::array::AsArray;
 use serde::{Deserialize, Serialize};
 
 use super::super::cutter::Rows;
 use super::super::output::{Brought, TableStream};
 use super::super::pass::{Done, Found};
 use super::super::schedule::Taker;
-use super::super::shuffle::{self, Part, Scattered};
+use super::super::shuffle::{self, Part, Shuffle, Shuffler};
 use super::super::tables::{Growing, Storage, Table};
 use super::wire::Step;
+use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, ShardSchema};
 
@@ -45,6 +51,16 @@ impl Segment {
         }
     }
 
+    /// Bytes of one in memory, of so many columns of the batch: what it says, its list, and a few columns in front.
+    pub const fn bytes_known(columns: usize) -> usize {
+        size_of::<(usize, Self)>() + (columns + 6) * size_of::<u64>()
+    }
+
+    /// Bytes of its rows.
+    fn bytes(&self) -> u64 {
+        self.keys() + self.columns.iter().sum::<u64>()
+    }
+
     const fn keys(&self) -> u64 {
         if self.bucket.is_some() { self.rows as u64 * 8 } else { 0 }
     }
@@ -65,10 +81,8 @@ pub(super) struct Writer<'a> {
     file: BufWriter<File>,
     end: u64,
     schemas: &'a [ShardSchema],
-    /// Rows that wait for others of their bucket, by stream.
-    waiting: Vec<Vec<Scattered>>,
-    held: usize,
-    room: usize,
+    /// What sorts the rows of shuffled streams, and the order whose buckets they are cut into, by stream.
+    shufflers: Vec<(Shuffler, Shuffle)>,
     /// Tables of windows, by module.
     tables: Vec<Vec<TableStream>>,
     /// Columns in front of the batch's.
@@ -78,27 +92,28 @@ pub(super) struct Writer<'a> {
 }
 
 impl<'a> Writer<'a> {
-    /// A new file at `path`; shuffled rows wait in `room` bytes for others of their bucket.
+    /// A new file at `path`.
     ///
     /// # Errors
     /// If it cannot be created.
-    pub fn create(
-        path: PathBuf,
-        schemas: &'a [ShardSchema],
-        storage: &[Storage],
-        provenance: usize,
-        room: usize,
-    ) -> Result<Self> {
+    pub fn create(path: PathBuf, schemas: &'a [ShardSchema], storage: &[Storage], provenance: usize) -> Result<Self> {
         let file = File::create(&path).map_err(|e| failed("create the file of a part's rows", &path, &e))?;
         let streams = schemas.iter().map(|_| Vec::new()).collect();
-        let waiting = schemas.iter().map(|_| Vec::new()).collect();
         let (file, found) = (BufWriter::with_capacity(1 << 20, file), Found::default());
         let mut stream = storage.len()..;
         let table =
             |table: &Table| TableStream { table: Growing::new(table.clone()), stream: stream.next().unwrap_or(0) };
         let mut table = table;
         let tables = storage.iter().map(|s| s.tables.iter().map(&mut table).collect()).collect();
-        Ok(Self { path, file, end: 0, schemas, waiting, held: 0, room, tables, provenance, streams, found })
+        Ok(Self { path, file, end: 0, schemas, shufflers: Vec::new(), tables, provenance, streams, found })
+    }
+
+    /// Sorts the rows of modules, each in `room`: they come by the buckets of `own`, and go by those of `orders`.
+    pub fn shuffle(&mut self, orders: &[Shuffle], own: &[Shuffle], room: &Room) {
+        let shuffler = |((order, own), schema): ((&Shuffle, &Shuffle), &ShardSchema)| {
+            (Shuffler::new(*own, &schema.columns, room.clone()), *order)
+        };
+        self.shufflers = orders.iter().zip(own).zip(self.schemas).map(shuffler).collect();
     }
 
     fn write(&mut self, stream: usize, bucket: Option<usize>, keys: &[u64], rows: &Rows) -> Result<()> {
@@ -118,15 +133,17 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<()> {
-        for stream in 0..self.waiting.len() {
-            let waiting = std::mem::take(&mut self.waiting[stream]);
-            shuffle::by_bucket(&waiting, |bucket, parts| {
-                let part = shuffle::joined(&self.schemas[stream].columns, parts)?;
-                self.write(stream, Some(bucket), &part.keys, &part.rows)
-            })?;
+    /// Writes what was sorted, bucket by bucket.
+    fn write_sorted(&mut self) -> Result<()> {
+        for (stream, (mut shuffler, order)) in std::mem::take(&mut self.shufflers).into_iter().enumerate() {
+            while let Some(Part { keys, rows }) = shuffler.next_part()? {
+                let mut start = 0;
+                for own in keys.chunk_by(|a, b| order.bucket(*a) == order.bucket(*b)) {
+                    self.write(stream, Some(order.bucket(own[0])), own, &rows.slice(start, own.len()))?;
+                    start += own.len();
+                }
+            }
         }
-        self.held = 0;
         Ok(())
     }
 
@@ -135,7 +152,7 @@ impl<'a> Writer<'a> {
     /// # Errors
     /// If the disk is full.
     pub fn finish(mut self) -> Result<(Vec<Vec<Segment>>, Found)> {
-        self.flush()?;
+        self.write_sorted()?;
         self.file.flush().map_err(|e| failed("write the file of a part's rows", &self.path, &e))?;
         Ok((self.streams, self.found))
     }
@@ -157,12 +174,12 @@ impl Taker<Done> for Writer<'_> {
                 Brought::Rows(rows) if rows.rows > 0 => self.write(stream, None, &[], &rows)?,
                 Brought::Rows(_) => {}
                 Brought::Scattered(rows) => {
-                    self.held += rows.bytes();
-                    self.waiting[stream].push(rows);
+                    let shuffler = self.shufflers.get_mut(stream);
+                    shuffler.ok_or_else(|| Error::internal("rows in two orders"))?.0.push(rows)?;
                 }
             }
         }
-        if self.held > self.room / 2 { self.flush() } else { Ok(()) }
+        Ok(())
     }
 }
 
@@ -196,23 +213,18 @@ impl<'a> Reader<'a> {
         Self { moves: Some(moves), ..self }
     }
 
-    /// The rows of a step, in their order. Columns for which `wanted` is false are left out.
+    /// The rows of a step, in their order.
     ///
     /// # Errors
     /// If a file cannot be read.
-    pub fn step(&mut self, step: &Step, wanted: impl Fn(&ColumnType) -> bool) -> Result<Rows> {
-        let schema: Vec<_> = self.schema.iter().filter(|(_, ty)| wanted(ty)).cloned().collect();
-        let mut parts = Vec::with_capacity(step.len());
-        for (number, segment) in step {
-            parts.push(self.segment(*number, segment, &wanted)?);
-        }
-        if step.iter().any(|(_, segment)| segment.bucket.is_some()) {
-            return Ok(shuffle::sorted(&shuffle::joined(&schema, parts)?));
-        }
-        Ok(shuffle::joined(&schema, parts)?.rows)
+    fn step(&mut self, step: &Step) -> Result<Rows> {
+        let schema = self.schema;
+        let parts = step.iter().map(|(number, segment)| self.segment(*number, segment, |_| true));
+        let joined = shuffle::joined(schema, parts.collect::<Result<_>>()?)?;
+        Ok(if is_shuffled(step) { shuffle::sorted(&joined).rows } else { joined.rows })
     }
 
-    fn segment(&mut self, number: usize, segment: &Segment, wanted: &impl Fn(&ColumnType) -> bool) -> Result<Part> {
+    fn segment(&mut self, number: usize, segment: &Segment, wanted: impl Fn(&ColumnType) -> bool) -> Result<Part> {
         let path = file(self.folder, number);
         let what = "read the file of a part's rows";
         let mut file = match self.open.take() {
@@ -249,12 +261,26 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// If a file cannot be read.
     pub fn content_bytes(&mut self, step: &Step, rows: usize) -> Result<Vec<u64>> {
-        let mut text = Vec::new();
-        if self.schema.iter().any(|(_, ty)| *ty == ColumnType::Utf8) {
-            let own = self.step(step, |ty| *ty == ColumnType::Utf8)?.slice(0, rows);
-            let bytes = |column: &ColumnData| crate::sink::content_len(column);
-            text = own.columns.iter().map(bytes).collect::<Result<_>>()?;
+        let texts = self.schema.iter().filter(|(_, ty)| *ty == ColumnType::Utf8).count();
+        // Of each row its key and its place: a bucket's rows may be more than memory holds, what is asked of them is not.
+        let (mut keys, mut lengths): (Vec<(u64, u32)>, Vec<Vec<u32>>) = (Vec::new(), vec![Vec::new(); texts]);
+        for (number, segment) in step.iter().filter(|_| texts > 0) {
+            let part = self.segment(*number, segment, |ty| *ty == ColumnType::Utf8)?;
+            let place = |i: usize| u32::try_from(i).map_err(|_| Error::internal("a bucket of 2^32 rows"));
+            for i in 0..segment.rows {
+                keys.push((part.keys.get(i).copied().unwrap_or(0), place(keys.len())?));
+            }
+            for (lengths, column) in lengths.iter_mut().zip(&part.rows.columns) {
+                let ColumnData::Ids(ids) = column else { return Err(Error::internal("text that is a tensor")) };
+                let ids = ids.as_string_opt::<i32>().ok_or_else(|| Error::internal("text of another type"))?;
+                lengths.extend(ids.value_offsets().windows(2).map(|w| (w[1] - w[0]).unsigned_abs()));
+            }
         }
+        if rows < keys.len() {
+            keys.select_nth_unstable(rows);
+        }
+        let of = |lengths: Vec<u32>| keys.iter().take(rows).map(|&(_, i)| 8 + u64::from(lengths[i as usize])).sum();
+        let text: Vec<u64> = lengths.into_iter().map(of).collect();
         let mut text = text.into_iter();
         let of = |(_, ty): &(String, ColumnType)| match ty {
             ColumnType::Utf8 => text.next().unwrap_or(0),
@@ -262,5 +288,142 @@ impl<'a> Reader<'a> {
             ColumnType::Tensor(ty) => (rows * ty.row_bytes()) as u64,
         };
         Ok(self.schema.iter().map(of).collect())
+    }
+}
+
+fn is_shuffled(step: &Step) -> bool {
+    step.iter().any(|(_, segment)| segment.bucket.is_some())
+}
+
+/// The rows of steps one after the other, as many at once as there is room for.
+pub(super) struct Steps<'a> {
+    steps: std::slice::Iter<'a, Step>,
+    reader: Reader<'a>,
+    /// The order whose buckets they are.
+    order: Option<Shuffle>,
+    room: Room,
+    /// What sorts a bucket that is too large.
+    finer: Option<Shuffler>,
+}
+
+impl<'a> Steps<'a> {
+    pub fn new(steps: &'a [Step], reader: Reader<'a>, order: Option<Shuffle>, room: Room) -> Self {
+        Self { steps: steps.iter(), reader, order, room, finer: None }
+    }
+
+    /// The next rows in their order.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or scratch space fails.
+    pub fn next(&mut self) -> Result<Option<Rows>> {
+        loop {
+            if let Some(finer) = &mut self.finer {
+                if let Some(rows) = finer.next()? {
+                    return Ok(Some(rows));
+                }
+                self.finer = None;
+            }
+            let Some(step) = self.steps.next() else { return Ok(None) };
+            let bytes: u64 = step.iter().map(|(_, segment)| segment.bytes()).sum();
+            // A bucket that is sorted is there twice.
+            let finer = match self.order.filter(|_| is_shuffled(step) && bytes > self.room.bytes as u64 / 2) {
+                Some(order) => order.finer(bytes, self.room.bytes),
+                None => None,
+            };
+            let Some(finer) = finer else { return self.reader.step(step).map(Some) };
+            let mut shuffler = Shuffler::new(finer, self.reader.schema, self.room.clone());
+            for (number, segment) in step {
+                let Part { keys, rows } = self.reader.segment(*number, segment, |_| true)?;
+                shuffler.push(finer.scatter(rows, keys))?;
+            }
+            self.finer = Some(shuffler);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, StringArray};
+    use arrow::datatypes::Int64Type;
+
+    use super::*;
+    use crate::scratch::Scratch;
+
+    const ROWS: usize = 20_000;
+
+    fn schema() -> ShardSchema {
+        ShardSchema::new(vec![("eps_id".to_owned(), ColumnType::Utf8), ("t".to_owned(), ColumnType::Int64)])
+    }
+
+    fn key(t: i64) -> u64 {
+        t.unsigned_abs().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+
+    /// Two parts of rows that come in units of 50, and are written in `order`, sorted in `room` bytes.
+    fn written(folder: &Path, order: Shuffle, room: usize) -> Vec<Vec<Segment>> {
+        let (schemas, scratch) = ([schema()], Scratch::new(folder));
+        let own = Shuffle::in_steps(0, 1 << 20, room);
+        let part = |number: usize| {
+            let mut writer = Writer::create(file(folder, number), &schemas, &[], 0).unwrap();
+            writer.shuffle(&[order], &[own], &Room { bytes: room, scratch: scratch.clone() });
+            let first = i64::try_from(number * ROWS / 2).unwrap();
+            for start in (first..first + i64::try_from(ROWS / 2).unwrap()).step_by(50) {
+                let t: Vec<i64> = (start..start + 50).collect();
+                let ids: Vec<String> = t.iter().map(|t| format!("e{t}")).collect();
+                let columns = vec![
+                    ColumnData::Ids(Arc::new(StringArray::from(ids))),
+                    ColumnData::Ids(Arc::new(Int64Array::from(t.clone()))),
+                ];
+                let scattered = own.scatter(Rows { rows: 50, columns }, t.into_iter().map(key).collect());
+                let rows = vec![(0, Brought::Scattered(scattered), Vec::new())];
+                writer.take(Done::of_rows(rows)).unwrap();
+            }
+            writer.finish().unwrap().0.remove(0)
+        };
+        (0..2).map(part).collect()
+    }
+
+    #[test]
+    fn shuffled_rows_are_known_by_few_segments_and_come_in_order_whatever_the_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut want: Vec<i64> = (0..i64::try_from(ROWS).unwrap()).collect();
+        want.sort_unstable_by_key(|&t| key(t));
+        // Buckets of 10,000 rows, and of a few.
+        for (most, room) in [(2, 30_000), (2, 1 << 24), (1024, 30_000), (1, 2000)] {
+            let order = Shuffle::new(0, 1 << 40, 1, most);
+            let parts = written(dir.path(), order, room);
+            let segments: usize = parts.iter().map(Vec::len).sum();
+            // One a bucket and part, and one more wherever the sorting ends a piece: not one a bucket and filled memory.
+            let pieces = 2 * (ROWS * 40 / room * 16 + 1);
+            assert!(segments <= 2 * most + pieces, "{segments} segments in {most} buckets");
+            let mut steps: std::collections::BTreeMap<Option<usize>, Step> = std::collections::BTreeMap::new();
+            for (number, segments) in parts.into_iter().enumerate() {
+                for segment in segments {
+                    steps.entry(segment.bucket).or_default().push((number, segment));
+                }
+            }
+            assert!(steps.len() <= most);
+            let (steps, schema): (Vec<Step>, _) = (steps.into_values().collect(), schema());
+            for bytes in [1000, 40_000, 1 << 24] {
+                let reader = Reader::new(dir.path(), &schema.columns);
+                let room = Room { bytes, scratch: Scratch::new(dir.path()) };
+                let (mut steps, mut got) = (Steps::new(&steps, reader, Some(order), room), Vec::new());
+                while let Some(rows) = steps.next().unwrap() {
+                    let ColumnData::Ids(t) = &rows.columns[1] else { panic!("numbers") };
+                    got.extend_from_slice(t.as_primitive::<Int64Type>().values());
+                }
+                assert!(got == want, "{most} buckets, read with {bytes} bytes");
+            }
+            // The first rows of the first step, as digests count them.
+            let mut reader = Reader::new(dir.path(), &schema.columns);
+            let all = reader.step(&steps[0]).unwrap();
+            for rows in [0, 1, all.rows / 3, all.rows] {
+                let expected: Vec<u64> =
+                    all.slice(0, rows).columns.iter().map(|c| crate::sink::content_len(c).unwrap()).collect();
+                assert_eq!(reader.content_bytes(&steps[0], rows).unwrap(), expected);
+            }
+        }
     }
 }

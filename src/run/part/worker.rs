@@ -14,9 +14,9 @@ use super::super::prepare::{plan_modules, storage};
 use super::super::split;
 use super::super::tables::{self, Storage};
 use super::super::units::Cuts;
-use super::rows::{Moves, Reader, Writer, file};
+use super::rows::{Moves, Reader, Steps, Writer, file};
 use super::wire::{Head, PartRows, PartTask, ShardTask, Shards, decode, encode, seen, sizes};
-use crate::connector::Connector;
+use crate::connector::{Connector, Room};
 use crate::error::{Error, Result};
 use crate::job::{Job, WindowStorage};
 use crate::pipeline::{ModulePlan, Pipeline, Surveys};
@@ -25,6 +25,9 @@ use crate::scratch::Scratch;
 use crate::sink::{DigestPart, Finished, ShardSchema, ShardWriter, row_group_rows, shard_name};
 use crate::source::{Source, recognise};
 use crate::threads;
+
+/// One part of so many of a task's memory is for a bucket that is sorted to make shards of its rows.
+const SHUFFLED: usize = 4;
 
 /// A process that does tasks of one run.
 #[derive(Debug)]
@@ -134,9 +137,13 @@ impl Worker {
         let draft = self.draft(&format!("rows-{number:05}"), attempt);
         let ((streams, found), _) = self.pass(part, states, progress, |passes, states| {
             let provenance = self.head.provenance.columns().len();
-            let room = passes.room().bytes;
-            let mut writer = Writer::create(draft.clone(), &self.schemas, &self.storage, provenance, room)?;
-            passes.part(Pass::Convert(&self.head.shuffles), &self.surveys, states, &mut writer, "converting")?;
+            let mut writer = Writer::create(draft.clone(), &self.schemas, &self.storage, provenance)?;
+            let shuffles = match &self.job.output.shuffle {
+                Some(shuffle) => passes.shuffles(shuffle.seed),
+                None => Vec::new(),
+            };
+            writer.shuffle(&self.head.shuffles, &shuffles, &passes.room_of(self.modules.len()));
+            passes.part(Pass::Convert(&shuffles), &self.surveys, states, &mut writer, "converting")?;
             writer.finish()
         })?;
         place(&draft, &file(&self.head.between, number))?;
@@ -170,17 +177,20 @@ impl Worker {
             Shards { stream: task.stream, first: task.shards.start, files: Vec::new(), stats: Vec::new(), digests };
         let mut open: Option<(ShardWriter, PathBuf, u64)> = None;
         let (mut skip, mut left) = (task.skip, usize::try_from(task.rows).unwrap_or(usize::MAX));
-        let mut steps = task.steps.iter();
+        let room = Room { bytes: self.budget.limit() / SHUFFLED, scratch: self.scratch.clone() };
+        let mut steps = Steps::new(&task.steps, reader, self.head.shuffles.get(task.stream).copied(), room);
         loop {
             crate::progress::go_on(progress)?;
-            let step = steps.next();
-            if let Some(step) = step {
-                let rows = reader.step(step, |_| true)?;
-                let n = (rows.rows - skip).min(left);
-                cutter.push(rows.slice(skip, n));
-                (skip, left) = (0, left - n);
+            // What is behind the last row would be sorted for nothing.
+            let rows = if left > 0 { steps.next()? } else { None };
+            let ended = rows.is_none();
+            if let Some(rows) = rows {
+                let from = skip.min(rows.rows);
+                let n = (rows.rows - from).min(left);
+                cutter.push(rows.slice(from, n));
+                (skip, left) = (skip - from, left - n);
             }
-            while let Some(cut) = cutter.next(step.is_none()) {
+            while let Some(cut) = cutter.next(ended) {
                 let group = Encoded::new(cut, &encoder)?;
                 made.stats.push(group.stats);
                 for (digest, column) in made.digests.iter_mut().zip(&group.data.columns) {
@@ -204,7 +214,7 @@ impl Worker {
                     open = Some((writer, draft, rows));
                 }
             }
-            if step.is_none() {
+            if ended {
                 break;
             }
         }

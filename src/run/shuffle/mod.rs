@@ -33,7 +33,7 @@ use crate::error::Result;
 use crate::sink::{ColumnData, ColumnType};
 use crate::window::Windows;
 
-/// The most buckets of an order whose buckets are files' segments: lists of them are kept.
+/// The most buckets of an order.
 const MOST_BUCKETS: u64 = 1 << 16;
 /// The largest bucket, whatever the memory: the ids of one are an Arrow array of 32-bit offsets.
 const LARGEST_BUCKET: u64 = 256 << 20;
@@ -55,9 +55,10 @@ pub(super) struct Shuffle {
 }
 
 impl Shuffle {
-    /// An order for about `bytes` bytes of rows, of which `room` may be in memory; every bucket of it fits.
-    pub fn new(seed: u64, bytes: u64, room: usize) -> Self {
-        Self { seed, shared: 0, bits: bits(bytes, room) }
+    /// An order for about `bytes` bytes of rows, of which `room` may be in memory, with `most` buckets at most: each of them
+    /// fits, unless these are too few.
+    pub fn new(seed: u64, bytes: u64, room: usize, most: usize) -> Self {
+        Self { seed, shared: 0, bits: bits(bytes, room).min(most.max(1).ilog2()) }
     }
 
     /// The same with no more buckets than `room` holds segments of: they may be too large for it.
@@ -66,7 +67,7 @@ impl Shuffle {
     }
 
     /// The order of one bucket, of `bytes` bytes. Nothing if its rows share their keys.
-    fn finer(self, bytes: u64, room: usize) -> Option<Self> {
+    pub fn finer(self, bytes: u64, room: usize) -> Option<Self> {
         let shared = self.shared + self.bits;
         let bits = bits_at_once(bits(bytes, room).max(1), room).min(64_u32.saturating_sub(shared));
         (bits > 0).then_some(Self { shared, bits, ..self })
@@ -76,7 +77,8 @@ impl Shuffle {
         1 << self.bits
     }
 
-    fn bucket(self, key: u64) -> usize {
+    /// The bucket of a key.
+    pub fn bucket(self, key: u64) -> usize {
         let own = key.checked_shl(self.shared).unwrap_or(0);
         // The bucket's number has few bits.
         usize::try_from(own.checked_shr(64 - self.bits).unwrap_or(0)).unwrap_or(usize::MAX)
@@ -189,10 +191,7 @@ impl Scattered {
 }
 
 /// What units brought, bucket by bucket and in the order of the data.
-///
-/// # Errors
-/// Those of `each`.
-pub(super) fn by_bucket(units: &[Scattered], mut each: impl FnMut(usize, Vec<Part>) -> Result<()>) -> Result<()> {
+fn by_bucket(units: &[Scattered], mut each: impl FnMut(usize, Vec<Part>) -> Result<()>) -> Result<()> {
     let mut places: Vec<Place> = Vec::with_capacity(units.iter().map(|u| u.ends.len()).sum());
     for (unit, scattered) in units.iter().enumerate() {
         let mut start = 0;
@@ -227,14 +226,14 @@ pub(super) fn joined(schema: &[(String, ColumnType)], parts: Vec<Part>) -> Resul
     Ok(Part { keys, rows })
 }
 
-/// The rows of a bucket in their order.
-pub(super) fn sorted(part: &Part) -> Rows {
+/// The rows of a bucket in their order, and their keys.
+pub(super) fn sorted(part: &Part) -> Part {
     let Part { keys, rows } = part;
     // Keys beside the places: comparing them looks nowhere else. Rows of one key keep the order of the data.
     let mut order: Vec<(u64, usize)> = keys.iter().copied().zip(0..).collect();
     order.sort_unstable();
-    let places: Vec<usize> = order.into_iter().map(|(_, place)| place).collect();
-    taken(rows, &places)
+    let (keys, places): (Vec<u64>, Vec<usize>) = order.into_iter().unzip();
+    Part { rows: taken(rows, &places), keys }
 }
 
 fn bytes_of(column: &ColumnData) -> usize {

@@ -97,14 +97,22 @@ impl Shuffler {
     /// # Errors
     /// If scratch space fails.
     pub fn next(&mut self) -> Result<Option<Rows>> {
+        Ok(self.next_part()?.map(|part| part.rows))
+    }
+
+    /// The same with their keys.
+    ///
+    /// # Errors
+    /// If scratch space fails.
+    pub fn next_part(&mut self) -> Result<Option<Part>> {
         // What waits stays in memory, if every bucket fits beside it.
         if !self.waiting.is_empty() && self.buckets.iter().any(|bucket| self.is_too_large(bucket)) {
             self.flush()?;
         }
         loop {
             if let Some(finer) = &mut self.finer {
-                if let Some(rows) = finer.next()? {
-                    return Ok(Some(rows));
+                if let Some(part) = finer.next_part()? {
+                    return Ok(Some(part));
                 }
                 self.finer = None;
             }

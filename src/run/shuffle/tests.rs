@@ -124,12 +124,13 @@ fn steps_are_few_and_as_large_as_one_another() {
 
 #[test]
 fn keys_are_spread_over_buckets() {
-    let shuffle = Shuffle::new(1, 1 << 20, 1 << 18);
+    let shuffle = Shuffle::new(1, 1 << 20, 1 << 18, MOST_BUCKETS as usize);
     assert_eq!(shuffle.buckets(), 16);
+    assert_eq!([0, 1, 7, 8].map(|most| Shuffle::new(1, 1 << 20, 1 << 18, most).buckets()), [1, 1, 4, 8]);
     let mut counts = [0; 16];
     for row in 0..16_000 {
         counts[shuffle.bucket(shuffle.key(3, row))] += 1;
     }
     assert!(counts.iter().all(|n| (800..1200).contains(n)), "{counts:?}");
-    assert_eq!(Shuffle::new(1, 0, 0).bucket(u64::MAX), 0);
+    assert_eq!(Shuffle::new(1, 0, 0, 1).bucket(u64::MAX), 0);
 }
