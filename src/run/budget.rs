@@ -48,6 +48,8 @@ pub(super) const READ_AHEAD: usize = 128 * MIB;
 pub(super) struct Limits {
     /// Threads of the pool.
     pub threads: usize,
+    /// Whether the loop that starts tasks and puts their results in order shares the one thread with them.
+    pub together: bool,
     /// Row groups that are read at once.
     pub readers: usize,
     /// Bytes of decoded input per block.
@@ -168,6 +170,8 @@ impl Budget {
             ));
         }
         let (threads, kept) = self.threads(left - least);
+        // A thread that only starts tasks and puts their results in order keeps no less than one that works.
+        let together = threads == 1 && left - least < 3 * ARENA;
         let left = left - kept;
         let pieces = if needs.keepers > 0 { (left - least) / 4 } else { 0 };
         let left = left - pieces;
@@ -187,6 +191,7 @@ impl Budget {
         let block_bytes = (read_bytes / (4 * readers)).clamp(SMALLEST_PART, LARGEST_PART);
         Ok(Limits {
             threads,
+            together,
             readers,
             block_bytes,
             read_bytes,

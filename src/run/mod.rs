@@ -116,7 +116,7 @@ pub fn convert_with(
     let mut dir = OutputDir::prepare(&job.output_path(), options.existing)?;
     let (journal, kept) = dir.journal(&intent(job, pipeline, &input_files))?;
     let journal = Arc::new(journal);
-    let storage = passes.storage.clone();
+    let (storage, in_turn) = (passes.storage.clone(), passes.together());
     let outputs = || {
         let mut streams = Vec::with_capacity(schemas.len());
         let mut tables = Vec::with_capacity(modules.len());
@@ -140,7 +140,7 @@ pub fn convert_with(
             });
         }
         streams.append(&mut steps);
-        let durable = Durable::new(Arc::clone(&journal))?;
+        let durable = if in_turn { Durable::in_turn } else { Durable::new }(Arc::clone(&journal));
         Ok::<_, Error>(Outputs::new(streams, tables, prepared.provenance.columns().len(), durable))
     };
     let passes = passes.sort()?;

@@ -331,12 +331,12 @@ impl Taker<Done> for Written {
 }
 
 /// Takes in a finding, and the number of its module.
-pub(super) type Merge<'a> = dyn FnMut((usize, Finding)) -> Result<()> + 'a;
+pub(super) type Merge<'a> = dyn FnMut((usize, Finding)) -> Result<()> + Send + 'a;
 
 /// Hands on what units found, in order and as it comes.
 pub(super) struct Findings<F>(pub F);
 
-impl<F: FnMut((usize, Finding)) -> Result<()>> Taker<Done> for Findings<F> {
+impl<F: FnMut((usize, Finding)) -> Result<()> + Send> Taker<Done> for Findings<F> {
     fn take(&mut self, done: Done) -> Result<()> {
         done.findings.into_iter().try_for_each(&mut self.0)
     }

@@ -7,9 +7,9 @@
 //! convert   the batch
 //! ```
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use indexmap::IndexMap;
 
@@ -212,6 +212,11 @@ impl<'a> Passes<'a> {
         self.limits.threads
     }
 
+    /// Whether everything must happen on one thread, because memory is very scarce.
+    pub fn together(&self) -> bool {
+        self.limits.together
+    }
+
     /// Bytes of decoded input per block.
     pub fn block_bytes(&self) -> usize {
         self.limits.block_bytes
@@ -327,8 +332,9 @@ impl<'a> Passes<'a> {
             };
             let Some(observers) = made() else { continue };
             // Made anew with each start of the pass.
-            let own: RefCell<Vec<Option<Box<dyn Survey>>>> = RefCell::default();
-            let merge = |(module, finding): (usize, _)| match own.borrow_mut().get_mut(module) {
+            let own: Mutex<Vec<Option<Box<dyn Survey>>>> = Mutex::default();
+            let all_own = || own.lock().unwrap_or_else(PoisonError::into_inner);
+            let merge = |(module, finding): (usize, _)| match all_own().get_mut(module) {
                 Some(Some(survey)) => Survey::merge(&mut **survey, finding).map_err(|e| self.pipeline.named(piece, e)),
                 _ => Err(Error::internal("a finding of no survey")),
             };
@@ -341,7 +347,7 @@ impl<'a> Passes<'a> {
                 for survey in all.iter_mut().flatten() {
                     survey.enter(Room { bytes, ..self.room() });
                 }
-                *own.borrow_mut() = all;
+                *all_own() = all;
                 Ok(Findings(merge))
             };
             self.run(Pass::Survey { piece, own: &observers }, &surveys, rehearsed, "surveying", fresh)?;
@@ -349,7 +355,8 @@ impl<'a> Passes<'a> {
                 survey.as_ref().and_then(|s| s.kept()).map_or(Ok(()), |kept| merge((module, kept)))?;
             }
             let finish = |s: Option<Box<dyn Survey>>| s.map(Survey::finish).transpose();
-            let results = own.into_inner().into_iter().map(finish).collect::<Result<_>>();
+            let results =
+                own.into_inner().unwrap_or_else(PoisonError::into_inner).into_iter().map(finish).collect::<Result<_>>();
             surveys.set(piece, results.map_err(|e| self.pipeline.named(piece, e))?);
             if let Some(basis) = basis {
                 basis.share(self.pipeline, piece, &mut surveys);
@@ -362,7 +369,7 @@ impl<'a> Passes<'a> {
     ///
     /// # Errors
     /// If reading fails for a reason that is not the data's.
-    pub fn check(&self, check: Check, mut take: impl FnMut(Checked) -> Result<()>) -> Result<()> {
+    pub fn check(&self, check: Check, mut take: impl FnMut(Checked) -> Result<()> + Send) -> Result<()> {
         let merge: &mut Merge<'_> = &mut |(_, finding)| {
             let found = finding.downcast::<Checked>().map_err(|_| Error::internal("a finding of another pass"))?;
             take(*found)
@@ -376,7 +383,7 @@ impl<'a> Passes<'a> {
     ///
     /// # Errors
     /// If the rows cannot be read.
-    pub fn returns(&self, mut take: impl FnMut(u32, Summed) -> Result<()>) -> Result<()> {
+    pub fn returns(&self, mut take: impl FnMut(u32, Summed) -> Result<()> + Send) -> Result<()> {
         let merge: &mut Merge<'_> = &mut |(_, finding)| {
             let sums = finding.downcast::<Vec<(u32, Summed)>>();
             let sums = sums.map_err(|_| Error::internal("a finding of another pass"))?;

@@ -13,7 +13,8 @@
 //! pieces before and behind run on all threads meanwhile.
 //!
 //! Tasks run in a rayon pool and never wait for one another; the calling thread only receives their results, puts
-//! them in order, and starts what may start next. What may start is bounded by bytes (see [`super::budget`]), so memory
+//! them in order, and starts what may start next. Where memory is very scarce, the loop runs on the pool's only thread, in
+//! turn with the tasks: a thread more is memory that the allocator keeps ([`Limits::together`]). What may start is bounded by bytes (see [`super::budget`]), so memory
 //! does not grow with the input.
 
 use std::collections::BTreeMap;
@@ -22,7 +23,7 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, unbounded};
 
 use super::budget::Limits;
 use super::cutter::Cut;
@@ -65,7 +66,7 @@ pub(super) trait Work: Sync {
 }
 
 /// Where finished units go, in order.
-pub(super) trait Taker<D> {
+pub(super) trait Taker<D>: Send {
     /// Takes in the next unit.
     fn take(&mut self, done: D) -> Result<()>;
     /// A row group to be encoded, if one is full; with `flush` also what is left.
@@ -133,14 +134,12 @@ fn guarded<T>(task: impl FnOnce() -> Result<T>) -> Result<T> {
 /// Reads everything, runs every unit through the pieces, and hands the results on in order.
 pub(super) fn run<W: Work>(
     work: &W,
-    mut reader: Reader,
+    reader: Reader,
     units: &[Unit],
     taker: &mut dyn Taker<W::Done>,
     limits: Limits,
     progress: &dyn Progress,
 ) -> Result<()> {
-    let pool = crate::threads::pool(limits.threads)?;
-    let needed = still_needed(units);
     let mut gates: BTreeMap<usize, Gate<W::State>> = BTreeMap::new();
     for (i, segment) in work.segments().iter().enumerate() {
         if let Segment::Ordered(piece) = segment {
@@ -148,174 +147,207 @@ pub(super) fn run<W: Work>(
             gates.insert(i, Gate { machine, next: 0, waiting: BTreeMap::new() });
         }
     }
+    let pool = crate::threads::pool(limits.threads)?;
+    let own = &mut gates;
+    if limits.together {
+        pool.install(|| rayon::scope(|scope| drive(scope, work, reader, units, taker, own, limits, progress)))?;
+    } else {
+        pool.in_place_scope(|scope| drive(scope, work, reader, units, taker, own, limits, progress))?;
+    }
+    for (segment, gate) in &gates {
+        if let (Some(Segment::Ordered(piece)), Some(machine)) = (work.segments().get(*segment), &gate.machine) {
+            work.end_ordered(*piece, &**machine)?;
+        }
+    }
+    Ok(())
+}
 
-    pool.in_place_scope(|scope| -> Result<()> {
-        let (send, events) = unbounded::<Event<W>>();
-        let mut live: VecDeque<Placed> = VecDeque::new();
-        let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
-        let (mut reads, mut next_unit, mut finished) = (0_usize, 0_usize, 0_usize);
-        // Of the units from `finished` to `next_unit`.
-        let mut weight = 0_u64;
-        let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
-        let (mut cuts, mut appended) = (0_usize, 0_usize);
-        let mut groups: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
-        // The first error in the order of the data; what comes before it is still finished, so that the same error is
-        // told whatever the threads did.
-        let mut read_error: Option<Error> = None;
+/// The next event. A loop that shares its only thread with the tasks runs one whenever there is nothing to be received.
+fn next_event<E>(events: &Receiver<E>, together: bool) -> Result<E> {
+    while together {
+        match events.try_recv() {
+            Ok(event) => return Ok(event),
+            Err(_) if rayon::yield_now() == Some(rayon::Yield::Executed) => {}
+            Err(_) => break,
+        }
+    }
+    events.recv().map_err(|_| Error::internal("all tasks vanished"))
+}
 
-        loop {
-            // Blocks whose turn has come.
-            while read_error.is_none()
-                && let Some(block) = reader.pop()
-            {
-                match block {
-                    Ok((place, block)) => {
-                        frontier = place.end;
-                        live_bytes += block.bytes;
-                        live.push_back((place, block));
-                    }
-                    Err(e) => {
-                        read_error = Some(e);
-                        reader.stop();
-                    }
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the parts of the loop, named by `run`, which starts it in one of two ways"
+)]
+fn drive<'s, W: Work>(
+    scope: &rayon::Scope<'s>,
+    work: &'s W,
+    mut reader: Reader,
+    units: &'s [Unit],
+    taker: &mut dyn Taker<W::Done>,
+    gates: &mut BTreeMap<usize, Gate<W::State>>,
+    limits: Limits,
+    progress: &dyn Progress,
+) -> Result<()> {
+    let needed = still_needed(units);
+    let (send, events) = unbounded::<Event<W>>();
+    let mut live: VecDeque<Placed> = VecDeque::new();
+    let (mut live_bytes, mut frontier) = (0_usize, 0_u64);
+    let (mut reads, mut next_unit, mut finished) = (0_usize, 0_usize, 0_usize);
+    // Of the units from `finished` to `next_unit`.
+    let mut weight = 0_u64;
+    let mut done: BTreeMap<usize, Result<W::Done>> = BTreeMap::new();
+    let (mut cuts, mut appended) = (0_usize, 0_usize);
+    let mut groups: BTreeMap<usize, Result<Encoded>> = BTreeMap::new();
+    // The first error in the order of the data; what comes before it is still finished, so that the same error is
+    // told whatever the threads did.
+    let mut read_error: Option<Error> = None;
+
+    loop {
+        // Blocks whose turn has come.
+        while read_error.is_none()
+            && let Some(block) = reader.pop()
+        {
+            match block {
+                Ok((place, block)) => {
+                    frontier = place.end;
+                    live_bytes += block.bytes;
+                    live.push_back((place, block));
+                }
+                Err(e) => {
+                    read_error = Some(e);
+                    reader.stop();
                 }
             }
-            if reader.finished() && read_error.is_none() {
-                frontier = u64::MAX;
-            }
+        }
+        if reader.finished() && read_error.is_none() {
+            frontier = u64::MAX;
+        }
 
-            // Row groups of what units brought, in order.
-            while cuts - appended < limits.groups
-                && let Some(cut) = taker.cut(finished == units.len())?
-            {
-                let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
-                scope.spawn(move |_| {
-                    let result = guarded(|| Encoded::new(cut, &encoder));
-                    let _ = send.send(Event::Encoded(number, result));
-                });
-                cuts += 1;
-            }
+        // Row groups of what units brought, in order.
+        while cuts - appended < limits.groups
+            && let Some(cut) = taker.cut(finished == units.len())?
+        {
+            let (send, encoder, number) = (send.clone(), taker.encoder(&cut), cuts);
+            scope.spawn(move |_| {
+                let result = guarded(|| Encoded::new(cut, &encoder));
+                let _ = send.send(Event::Encoded(number, result));
+            });
+            cuts += 1;
+        }
 
-            // Units whose rows are there, as long as what they make is taken.
-            while next_unit < units.len()
-                && units[next_unit].end <= frontier
-                && next_unit - finished < limits.units
-                && (next_unit == finished || weight + units[next_unit].weight <= limits.unit_steps)
-                && cuts - appended < limits.groups
-            {
-                let unit = &units[next_unit];
-                weight += unit.weight;
-                let overlaps = |(place, _): &&Placed| place.start < unit.end && place.end > unit.begin;
-                let blocks = Blocks::new(live.iter().filter(overlaps).map(|(_, b)| Arc::clone(b)).collect());
-                let (send, number) = (send.clone(), next_unit);
+        // Units whose rows are there, as long as what they make is taken.
+        while next_unit < units.len()
+            && units[next_unit].end <= frontier
+            && next_unit - finished < limits.units
+            && (next_unit == finished || weight + units[next_unit].weight <= limits.unit_steps)
+            && cuts - appended < limits.groups
+        {
+            let unit = &units[next_unit];
+            weight += unit.weight;
+            let overlaps = |(place, _): &&Placed| place.start < unit.end && place.end > unit.begin;
+            let blocks = Blocks::new(live.iter().filter(overlaps).map(|(_, b)| Arc::clone(b)).collect());
+            let (send, number) = (send.clone(), next_unit);
+            scope.spawn(move |_| {
+                let begun = guarded(|| work.begin(unit, &blocks));
+                drop(blocks);
+                let event = match begun {
+                    Ok(state) => advance(work, number, 0, state),
+                    Err(e) => Event::Done(number, Err(e)),
+                };
+                let _ = send.send(event);
+            });
+            next_unit += 1;
+        }
+        while live.front().is_some_and(|(place, _)| place.end <= needed[next_unit]) {
+            live_bytes -= live.pop_front().map_or(0, |(_, b)| b.bytes);
+        }
+
+        // Ordered pieces whose next unit has arrived.
+        for (&segment, gate) in &mut *gates {
+            let Some(Segment::Ordered(piece)) = work.segments().get(segment).cloned() else { continue };
+            if gate.machine.is_none() || !gate.waiting.contains_key(&gate.next) {
+                continue;
+            }
+            if let (Some(mut machine), Some(mut state)) = (gate.machine.take(), gate.waiting.remove(&gate.next)) {
+                let (send, number) = (send.clone(), gate.next);
+                gate.next += 1;
                 scope.spawn(move |_| {
-                    let begun = guarded(|| work.begin(unit, &blocks));
-                    drop(blocks);
-                    let event = match begun {
-                        Ok(state) => advance(work, number, 0, state),
+                    let result = guarded(|| work.ordered(piece, &mut *machine, &mut state));
+                    let _ = send.send(Event::Free(segment, machine));
+                    let event = match result {
+                        Ok(()) => advance(work, number, segment + 1, state),
                         Err(e) => Event::Done(number, Err(e)),
                     };
                     let _ = send.send(event);
                 });
-                next_unit += 1;
-            }
-            while live.front().is_some_and(|(place, _)| place.end <= needed[next_unit]) {
-                live_bytes -= live.pop_front().map_or(0, |(_, b)| b.bytes);
-            }
-
-            // Ordered pieces whose next unit has arrived.
-            for (&segment, gate) in &mut gates {
-                let Some(Segment::Ordered(piece)) = work.segments().get(segment).cloned() else { continue };
-                if gate.machine.is_none() || !gate.waiting.contains_key(&gate.next) {
-                    continue;
-                }
-                if let (Some(mut machine), Some(mut state)) = (gate.machine.take(), gate.waiting.remove(&gate.next)) {
-                    let (send, number) = (send.clone(), gate.next);
-                    gate.next += 1;
-                    scope.spawn(move |_| {
-                        let result = guarded(|| work.ordered(piece, &mut *machine, &mut state));
-                        let _ = send.send(Event::Free(segment, machine));
-                        let event = match result {
-                            Ok(()) => advance(work, number, segment + 1, state),
-                            Err(e) => Event::Done(number, Err(e)),
-                        };
-                        let _ = send.send(event);
-                    });
-                }
-            }
-
-            // More reading: ahead within the budget, and the next block always when nothing else could free memory.
-            let in_flight = (next_unit - finished) + (cuts - appended);
-            loop {
-                let coming = (reads + 1) * limits.block_bytes;
-                let fits = live_bytes + reader.queued_bytes() + coming <= limits.read_bytes;
-                if read_error.is_some() || reads >= limits.readers || !(fits || (in_flight == 0 && reads == 0)) {
-                    break;
-                }
-                let Some(task) = reader.task(fits) else { break };
-                let (send, number) = (send.clone(), task.number);
-                scope.spawn(move |_| {
-                    let result = guarded(|| work.read(task));
-                    let _ = send.send(Event::Read(number, result));
-                });
-                reads += 1;
-            }
-
-            if reads == 0 && next_unit == finished && cuts == appended {
-                if let Some(e) = read_error {
-                    return Err(e);
-                }
-                if next_unit < units.len() {
-                    return Err(Error::internal(format!("unit {next_unit} waits for rows that no file has")));
-                }
-                break;
-            }
-
-            go_on(progress)?;
-            match events.recv().map_err(|_| Error::internal("all tasks vanished"))? {
-                Event::Read(number, delivery) => {
-                    reads -= 1;
-                    if let Ok((_, Some(block))) = &delivery {
-                        progress.advance(Step { bytes: block.bytes as u64, ..Step::default() });
-                    }
-                    if read_error.is_none() {
-                        reader.deliver(number, delivery);
-                    }
-                }
-                Event::Waits(number, segment, state) => {
-                    if let Some(gate) = gates.get_mut(&segment) {
-                        gate.waiting.insert(number, state);
-                    }
-                }
-                Event::Free(segment, machine) => {
-                    if let Some(gate) = gates.get_mut(&segment) {
-                        gate.machine = Some(machine);
-                    }
-                }
-                Event::Done(number, result) => {
-                    done.insert(number, result);
-                    while let Some(result) = done.remove(&finished) {
-                        let unit = &units[finished];
-                        taker.take(result?)?;
-                        progress.advance(Step { episodes: unit.begins as u64, steps: unit.steps, bytes: 0 });
-                        finished += 1;
-                        weight -= unit.weight;
-                    }
-                }
-                Event::Encoded(number, result) => {
-                    groups.insert(number, result);
-                    while let Some(result) = groups.remove(&appended) {
-                        taker.append(result?)?;
-                        appended += 1;
-                    }
-                }
             }
         }
-        Ok(())
-    })?;
-    for (segment, gate) in &gates {
-        if let (Some(Segment::Ordered(piece)), Some(machine)) = (work.segments().get(*segment), &gate.machine) {
-            work.end_ordered(*piece, &**machine)?;
+
+        // More reading: ahead within the budget, and the next block always when nothing else could free memory.
+        let in_flight = (next_unit - finished) + (cuts - appended);
+        loop {
+            let coming = (reads + 1) * limits.block_bytes;
+            let fits = live_bytes + reader.queued_bytes() + coming <= limits.read_bytes;
+            if read_error.is_some() || reads >= limits.readers || !(fits || (in_flight == 0 && reads == 0)) {
+                break;
+            }
+            let Some(task) = reader.task(fits) else { break };
+            let (send, number) = (send.clone(), task.number);
+            scope.spawn(move |_| {
+                let result = guarded(|| work.read(task));
+                let _ = send.send(Event::Read(number, result));
+            });
+            reads += 1;
+        }
+
+        if reads == 0 && next_unit == finished && cuts == appended {
+            if let Some(e) = read_error {
+                return Err(e);
+            }
+            if next_unit < units.len() {
+                return Err(Error::internal(format!("unit {next_unit} waits for rows that no file has")));
+            }
+            break;
+        }
+
+        go_on(progress)?;
+        match next_event(&events, limits.together)? {
+            Event::Read(number, delivery) => {
+                reads -= 1;
+                if let Ok((_, Some(block))) = &delivery {
+                    progress.advance(Step { bytes: block.bytes as u64, ..Step::default() });
+                }
+                if read_error.is_none() {
+                    reader.deliver(number, delivery);
+                }
+            }
+            Event::Waits(number, segment, state) => {
+                if let Some(gate) = gates.get_mut(&segment) {
+                    gate.waiting.insert(number, state);
+                }
+            }
+            Event::Free(segment, machine) => {
+                if let Some(gate) = gates.get_mut(&segment) {
+                    gate.machine = Some(machine);
+                }
+            }
+            Event::Done(number, result) => {
+                done.insert(number, result);
+                while let Some(result) = done.remove(&finished) {
+                    let unit = &units[finished];
+                    taker.take(result?)?;
+                    progress.advance(Step { episodes: unit.begins as u64, steps: unit.steps, bytes: 0 });
+                    finished += 1;
+                    weight -= unit.weight;
+                }
+            }
+            Event::Encoded(number, result) => {
+                groups.insert(number, result);
+                while let Some(result) = groups.remove(&appended) {
+                    taker.append(result?)?;
+                    appended += 1;
+                }
+            }
         }
     }
     Ok(())

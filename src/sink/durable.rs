@@ -23,35 +23,63 @@ const WAITING: usize = 4;
 /// Brings finished shards to the disk, in order, and into the journal.
 #[derive(Debug)]
 pub struct Durable {
-    shards: Option<SyncSender<(Unsynced, Finished)>>,
-    thread: Option<JoinHandle<Result<()>>>,
+    journal: Arc<Journal>,
+    /// Whether whoever brings a shard waits for the disk.
+    in_turn: bool,
+    /// Whether one could not be brought there, so that none behind it may be named.
+    ended: bool,
+    /// The thread and the way to it, from the first shard on: one that starts before the threads that work takes over the
+    /// memory that the allocator has kept of the last pass, which these need.
+    beside: Option<(SyncSender<(Unsynced, Finished)>, JoinHandle<Result<()>>)>,
 }
 
 impl Durable {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// Of kind `Environment` if the system refuses.
-    pub fn new(journal: Arc<Journal>) -> Result<Self> {
+    /// Waits on a thread beside the work.
+    #[must_use]
+    pub const fn new(journal: Arc<Journal>) -> Self {
+        Self { journal, in_turn: false, ended: false, beside: None }
+    }
+
+    /// Waits where the work is, without a thread: where memory is too scarce for what the allocator keeps of one.
+    #[must_use]
+    pub const fn in_turn(journal: Arc<Journal>) -> Self {
+        Self { journal, in_turn: true, ended: false, beside: None }
+    }
+
+    fn start(&self) -> Result<(SyncSender<(Unsynced, Finished)>, JoinHandle<Result<()>>)> {
         let (shards, waiting) = sync_channel::<(Unsynced, Finished)>(WAITING);
+        let journal = Arc::clone(&self.journal);
         let thread = threads::beside("gristmill-disk", move || {
             waiting.into_iter().try_for_each(|(file, shard)| {
                 file.sync()?;
                 journal.finished(&shard)
             })
         })?;
-        Ok(Self { shards: Some(shards), thread: Some(thread) })
+        Ok((shards, thread))
     }
 
     /// Takes in a shard. Waits if too many are waiting.
     ///
     /// # Errors
-    /// If an earlier one could not be brought to the disk.
+    /// If it, or an earlier one, could not be brought to the disk, or the system refuses a thread.
     pub fn push(&mut self, file: Unsynced, shard: Finished) -> Result<()> {
-        match &self.shards {
-            Some(shards) if shards.send((file, shard)).is_ok() => Ok(()),
-            _ => self.end().and_then(|()| Err(Error::internal("a shard behind the last one"))),
+        if self.ended {
+            return Err(Error::internal("a shard behind the last one"));
         }
+        if self.in_turn {
+            let done = file.sync().and_then(|()| self.journal.finished(&shard));
+            self.ended = done.is_err();
+            return done;
+        }
+        let beside = match self.beside.take() {
+            Some(beside) => beside,
+            None => self.start()?,
+        };
+        let (shards, _) = self.beside.insert(beside);
+        if shards.send((file, shard)).is_ok() {
+            return Ok(());
+        }
+        self.end().and_then(|()| Err(Error::internal("a shard behind the last one")))
     }
 
     /// Waits until all shards are on the disk and in the journal.
@@ -63,8 +91,9 @@ impl Durable {
     }
 
     fn end(&mut self) -> Result<()> {
-        self.shards = None;
-        let Some(thread) = self.thread.take() else { return Ok(()) };
+        self.ended = true;
+        let Some((shards, thread)) = self.beside.take() else { return Ok(()) };
+        drop(shards);
         thread.join().unwrap_or_else(|_| Err(Error::internal("the thread that waits for the disk panicked")))
     }
 }
@@ -100,15 +129,17 @@ mod tests {
 
     #[test]
     fn all_shards_are_in_the_journal_in_order() {
-        let tmp = tempfile::tempdir().unwrap();
-        let mut durable = Durable::new(journal(tmp.path())).unwrap();
-        for i in 0..20 {
-            let path = tmp.path().join(i.to_string());
-            fs::write(&path, "x").unwrap();
-            durable.push(Unsynced::of(File::open(&path).unwrap(), &path), shard(i)).unwrap();
+        for way in [Durable::new, Durable::in_turn] {
+            let tmp = tempfile::tempdir().unwrap();
+            let mut durable = way(journal(tmp.path()));
+            for i in 0..20 {
+                let path = tmp.path().join(i.to_string());
+                fs::write(&path, "x").unwrap();
+                durable.push(Unsynced::of(File::open(&path).unwrap(), &path), shard(i)).unwrap();
+            }
+            durable.finish().unwrap();
+            assert_eq!(names(tmp.path()), (0..20).map(|i| shard(i).file).collect::<Vec<_>>());
         }
-        durable.finish().unwrap();
-        assert_eq!(names(tmp.path()), (0..20).map(|i| shard(i).file).collect::<Vec<_>>());
     }
 
     /// What cannot be synced (a device, here) ends the run, and no later shard is named.
@@ -117,14 +148,17 @@ mod tests {
     fn a_disk_that_refuses_is_told() {
         let tmp = tempfile::tempdir().unwrap();
         let null = || Unsynced::of(File::open("/dev/null").unwrap(), Path::new("/dev/null"));
-        let mut durable = Durable::new(journal(tmp.path())).unwrap();
+        let mut durable = Durable::new(journal(tmp.path()));
         durable.push(null(), shard(0)).unwrap();
         let told = (1..100).find_map(|i| durable.push(null(), shard(i)).err()).unwrap();
         assert_eq!((told.kind().exit_code(), told.place().file.as_deref()), (3, Some("/dev/null")));
+        assert!(durable.push(null(), shard(0)).is_err(), "none behind one that is missing");
         assert!(durable.finish().is_ok(), "told once");
-        let mut last = Durable::new(journal(tmp.path())).unwrap();
+        let mut last = Durable::new(journal(tmp.path()));
         last.push(null(), shard(0)).unwrap();
         assert!(last.finish().is_err());
+        let mut in_turn = Durable::in_turn(journal(tmp.path()));
+        assert!(in_turn.push(null(), shard(0)).is_err() && in_turn.push(null(), shard(1)).is_err());
         assert_eq!(names(tmp.path()), Vec::<String>::new());
     }
 }

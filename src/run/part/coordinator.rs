@@ -234,7 +234,7 @@ impl Coordinator {
             }
             streams.push(if made.is_empty() {
                 // One shard, which says what columns there would be.
-                let mut durable = Durable::new(Arc::clone(&self.journal))?;
+                let mut durable = Durable::new(Arc::clone(&self.journal));
                 let output = Output::new(number, folder, schema, stream.columns, &self.job.output, &[])?;
                 let record = output.finish(&mut durable)?;
                 durable.finish()?;
