@@ -164,11 +164,13 @@ pub(super) fn run<W: Work>(
 
 /// The next event. A loop that shares its only thread with the tasks runs one whenever there is nothing to be received.
 fn next_event<E>(events: &Receiver<E>, together: bool) -> Result<E> {
-    while together {
-        match events.try_recv() {
-            Ok(event) => return Ok(event),
-            Err(_) if rayon::yield_now() == Some(rayon::Yield::Executed) => {}
-            Err(_) => break,
+    if together {
+        loop {
+            match events.try_recv() {
+                Ok(event) => return Ok(event),
+                Err(_) if rayon::yield_now() == Some(rayon::Yield::Executed) => {}
+                Err(_) => break,
+            }
         }
     }
     events.recv().map_err(|_| Error::internal("all tasks vanished"))

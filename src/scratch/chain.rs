@@ -107,7 +107,11 @@ mod tests {
         }
         for (chain, want) in chains.iter().zip(&want) {
             let mut got = Vec::new();
-            chain.each(&file, |segment| Ok(got.push(segment.to_vec()))).unwrap();
+            let keep = |segment: &[u8]| {
+                got.push(segment.to_vec());
+                Ok(())
+            };
+            chain.each(&file, keep).unwrap();
             assert_eq!(&got, want);
             assert_eq!(chain.bytes(), want.concat().len() as u64);
             assert_eq!(chain.is_empty(), want.is_empty());

@@ -20,6 +20,9 @@ use crate::threads;
 /// Shards that may wait. Each is an open file, and memory of the system's that it cannot give to others.
 const WAITING: usize = 4;
 
+/// The way to a thread, and the thread.
+type Beside = (SyncSender<(Unsynced, Finished)>, JoinHandle<Result<()>>);
+
 /// Brings finished shards to the disk, in order, and into the journal.
 #[derive(Debug)]
 pub struct Durable {
@@ -30,7 +33,7 @@ pub struct Durable {
     ended: bool,
     /// The thread and the way to it, from the first shard on: one that starts before the threads that work takes over the
     /// memory that the allocator has kept of the last pass, which these need.
-    beside: Option<(SyncSender<(Unsynced, Finished)>, JoinHandle<Result<()>>)>,
+    beside: Option<Beside>,
 }
 
 impl Durable {
@@ -46,7 +49,7 @@ impl Durable {
         Self { journal, in_turn: true, ended: false, beside: None }
     }
 
-    fn start(&self) -> Result<(SyncSender<(Unsynced, Finished)>, JoinHandle<Result<()>>)> {
+    fn start(&self) -> Result<Beside> {
         let (shards, waiting) = sync_channel::<(Unsynced, Finished)>(WAITING);
         let journal = Arc::clone(&self.journal);
         let thread = threads::beside("gristmill-disk", move || {

@@ -297,7 +297,7 @@ fn is_shuffled(step: &Step) -> bool {
 
 /// The rows of steps one after the other, as many at once as there is room for.
 pub(super) struct Steps<'a> {
-    steps: std::slice::Iter<'a, Step>,
+    left: std::slice::Iter<'a, Step>,
     reader: Reader<'a>,
     /// The order whose buckets they are.
     order: Option<Shuffle>,
@@ -308,7 +308,7 @@ pub(super) struct Steps<'a> {
 
 impl<'a> Steps<'a> {
     pub fn new(steps: &'a [Step], reader: Reader<'a>, order: Option<Shuffle>, room: Room) -> Self {
-        Self { steps: steps.iter(), reader, order, room, finer: None }
+        Self { left: steps.iter(), reader, order, room, finer: None }
     }
 
     /// The next rows in their order.
@@ -323,7 +323,7 @@ impl<'a> Steps<'a> {
                 }
                 self.finer = None;
             }
-            let Some(step) = self.steps.next() else { return Ok(None) };
+            let Some(step) = self.left.next() else { return Ok(None) };
             let bytes: u64 = step.iter().map(|(_, segment)| segment.bytes()).sum();
             // A bucket that is sorted is there twice.
             let finer = match self.order.filter(|_| is_shuffled(step) && bytes > self.room.bytes as u64 / 2) {
