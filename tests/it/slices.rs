@@ -74,7 +74,7 @@ fn same_as_told(work: &Work, job: &str) -> Value {
     };
     let (manifest, slices, whole) = run(&["--memory-limit", "8GiB", "--threads", "2"]);
     assert_eq!(slices, 0, "the episode of the comparison must be whole");
-    for (limit, threads) in [("64MiB", "1"), ("64MiB", "2"), ("80MiB", "3")] {
+    for (limit, threads) in [("64MiB", "1"), ("64MiB", "2"), ("96MiB", "3")] {
         let (_, slices, found) = run(&["--memory-limit", limit, "--threads", threads]);
         assert!(slices > 2, "{slices} slices with {limit}");
         assert_eq!(found.keys().collect::<Vec<_>>(), whole.keys().collect::<Vec<_>>());
