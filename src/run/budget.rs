@@ -34,7 +34,8 @@ const SLACK: usize = 8;
 /// threads, and up to 37 MiB with four, at limits from 64 to 128 MiB; 20 to 50 MiB less where each freed buffer was given
 /// back at once (`GLIBC_TUNABLES=glibc.malloc.trim_threshold=131072`), which takes unsafe code to ask for from inside.
 const ARENA: usize = 16 * MIB;
-/// And so much of the limit more, once there are several: with more room more is in flight, and larger.
+/// And so much of the limit more, once there are several: with more room more is in flight, and larger, up to where
+/// units and blocks have their largest size.
 const ARENAS: usize = 16;
 /// Large enough that a task outweighs its start, small enough that a few of them are nothing to memory.
 const LARGEST_PART: usize = 4 * MIB;
@@ -133,7 +134,7 @@ impl Budget {
     /// How many threads work where `bytes` are left for them and for what they work on, and what the allocator keeps of
     /// them. The work gets half at least.
     fn threads(&self, bytes: usize) -> (usize, usize) {
-        let shared = self.limit / ARENAS;
+        let shared = (self.limit / ARENAS).min(2 * ARENA);
         match self.threads.min(1 + bytes.saturating_sub(shared) / 2 / ARENA) {
             0 | 1 => (1, 0),
             threads => (threads, shared + (threads - 1) * ARENA),
