@@ -37,6 +37,8 @@ use crate::window::Windows;
 const MOST_BUCKETS: u64 = 1 << 16;
 /// The largest bucket, whatever the memory: the ids of one are an Arrow array of 32-bit offsets.
 const LARGEST_BUCKET: u64 = 256 << 20;
+/// Bytes of a bucket that is sorted in the processor's cache, more or less.
+const CACHED_BUCKET: u64 = 4 << 20;
 /// Bytes that a column of a unit's rows takes beside its values, more or less: its type, its buffer, where they are.
 const COLUMN: usize = 256;
 /// Bytes of a bucket that are written in one go, if there are many: less is more work for the disk than for anyone else.
@@ -63,13 +65,13 @@ impl Shuffle {
 
     /// The same with no more buckets than `room` holds segments of: they may be too large for it.
     pub fn in_steps(seed: u64, bytes: u64, room: usize) -> Self {
-        Self { seed, shared: 0, bits: bits_at_once(bits(bytes, room), room) }
+        Self { seed, shared: 0, bits: bits_at_once(bits(bytes, room), bytes, room) }
     }
 
     /// The order of one bucket, of `bytes` bytes. Nothing if its rows share their keys.
     pub fn finer(self, bytes: u64, room: usize) -> Option<Self> {
         let shared = self.shared + self.bits;
-        let bits = bits_at_once(bits(bytes, room).max(1), room).min(64_u32.saturating_sub(shared));
+        let bits = bits_at_once(bits(bytes, room).max(1), bytes, room).min(64_u32.saturating_sub(shared));
         (bits > 0).then_some(Self { shared, bits, ..self })
     }
 
@@ -141,10 +143,15 @@ fn bits(bytes: u64, room: usize) -> u32 {
     buckets.next_power_of_two().ilog2()
 }
 
-/// Of `bits` those that one step sorts by, all steps being about as large.
-fn bits_at_once(bits: u32, room: usize) -> u32 {
+/// Of `bits` those that one step sorts by, all steps being about as large. Where one step does, more of them than it must
+/// have for `bytes` bytes of rows: to look rows up all over a large bucket takes longer than all else.
+fn bits_at_once(bits: u32, bytes: u64, room: usize) -> u32 {
     let most = (room / 2 / SEGMENT).clamp(2, MOST_AT_ONCE).ilog2();
-    bits.div_ceil(bits.div_ceil(most).max(1))
+    if bits > most {
+        return bits.div_ceil(bits.div_ceil(most));
+    }
+    let cached = bytes.div_ceil(CACHED_BUCKET).clamp(1, MOST_BUCKETS);
+    cached.next_power_of_two().ilog2().clamp(bits, most)
 }
 
 /// A unit's rows by bucket; those of one bucket in the order of the data.
