@@ -27,6 +27,9 @@ use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, ShardSchema};
 
+/// Bytes of a bucket's rows that are put together before they are written.
+const TOGETHER: usize = 4 << 20;
+
 /// Rows that lie in one piece.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Segment {
@@ -133,18 +136,35 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
-    /// Writes what was sorted, bucket by bucket.
+    /// Writes what was sorted, bucket by bucket. The sorter's buckets may be many more: those of one bucket go together.
     fn write_sorted(&mut self) -> Result<()> {
         for (stream, (mut shuffler, order)) in std::mem::take(&mut self.shufflers).into_iter().enumerate() {
+            let row_bytes = size_of::<u64>() + self.schemas[stream].row_bytes();
+            let (mut bucket, mut waiting, mut held) = (0, Vec::new(), 0);
             while let Some(Part { keys, rows }) = shuffler.next_part()? {
                 let mut start = 0;
                 for own in keys.chunk_by(|a, b| order.bucket(*a) == order.bucket(*b)) {
-                    self.write(stream, Some(order.bucket(own[0])), own, &rows.slice(start, own.len()))?;
+                    let rows = rows.slice(start, own.len());
                     start += own.len();
+                    if order.bucket(own[0]) != bucket || held > TOGETHER {
+                        self.write_parts(stream, bucket, std::mem::take(&mut waiting))?;
+                        (bucket, held) = (order.bucket(own[0]), 0);
+                    }
+                    held += own.len() * row_bytes;
+                    waiting.push(Part { keys: own.to_vec(), rows });
                 }
             }
+            self.write_parts(stream, bucket, waiting)?;
         }
         Ok(())
+    }
+
+    fn write_parts(&mut self, stream: usize, bucket: usize, parts: Vec<Part>) -> Result<()> {
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let Part { keys, rows } = shuffle::joined(&self.schemas[stream].columns, parts)?;
+        self.write(stream, Some(bucket), &keys, &rows)
     }
 
     /// Everything is in the file.

@@ -113,7 +113,9 @@ fn what_is_kept_does_not_grow_with_the_rows() {
 #[test]
 fn steps_are_few_and_as_large_as_one_another() {
     let bits = |bytes, room| Shuffle::in_steps(0, bytes, room).bits;
-    assert_eq!((bits(1 << 20, 1 << 30), bits(1 << 30, 1 << 30), bits(8 << 30, 1 << 30)), (0, 2, 5));
+    // Buckets of 4 MiB, and more of these than one step takes.
+    assert_eq!((bits(1 << 20, 1 << 30), bits(1 << 30, 1 << 30), bits(8 << 30, 1 << 30)), (0, 8, 11));
+    assert_eq!((bits(64 << 30, 8 << 30), bits(1 << 40, 8 << 30)), (12, 12));
     // 4096 buckets of 256 KiB, and segments of 8 KiB for 64.
     assert_eq!(bits(1 << 30, 1 << 20), 6);
     let finer = Shuffle::in_steps(0, 1 << 30, 1 << 20).finer(1 << 24, 1 << 20).unwrap();
