@@ -1,7 +1,7 @@
 """Random multi-agent recordings: RLlib's own `MultiAgentEpisode`, stepped, and its agents' steps as rows.
 
 Agents join late, leave early, skip turns, wait for an observation after they acted, or never act. Rewards that arrive while
-an agent waits are RLlib's to add up.
+an agent waits are RLlib's to add up; rows tell them one by one, or added up.
 """
 
 import copy
@@ -38,6 +38,8 @@ class AgentRecording:
     modules: dict
     specs: dict
     facts: set
+    rewards: dict = dataclasses.field(default_factory=dict)
+    """By episode and agent: the reward of each action, and of the environment's steps in which it waited, as `(env_t, reward)`."""
     layout: str = "steps"
 
     @property
@@ -115,10 +117,14 @@ def _episode(rng, recording, id_):
             a: {k: values.draw(v, rng) for k, v in specs[a].items() if k not in ("obs", "actions", "rewards")}
             for a in acting
         }
+        rewards = {a: float(rng.normal()) for a in acting + [w for w in waiting if rng.random() < 0.5]}
+        for a, reward in rewards.items():
+            own = recording.rewards.setdefault((id_, a), [])
+            own.append((reward, [])) if a in acting else own[-1][1].append((step, reward))
         episode.add_env_step(
             observations={a: values.draw(specs[a]["obs"], rng) for a in seen + joining},
             actions={a: values.draw(specs[a]["actions"], rng) for a in acting},
-            rewards={a: float(rng.normal()) for a in acting + [w for w in waiting if rng.random() < 0.5]},
+            rewards=rewards,
             extra_model_outputs=outputs,
             **flags,
         )
@@ -135,13 +141,15 @@ def write(rng, recording, folder):
     """Writes rows of steps. Returns a function that gives fresh episodes, in the order of their first rows."""
     folder.mkdir(parents=True)
     episodes = copy.deepcopy(recording.episodes)
-    rows = [row for episode in episodes for row in _rows(episode)]
+    timed, mixed = rng.random() < 0.7, rng.random() < 0.3
+    # Rewards that came while an agent waited: in rows of their own, which have no `t`, or added up already.
+    apart = not timed and not mixed and rng.random() < 0.6
+    rows = [row for episode in episodes for row in _rows(episode, recording.rewards if apart else None)]
     if rng.random() < 0.4:
         rows = _with_trailing_rows(rows)
     if rng.random() < 0.5:
         rows.sort(key=lambda row: row["env_t"])  # stable: the episodes' environments run side by side
-    timed = rng.random() < 0.7
-    if rng.random() < 0.3:
+    if mixed:
         timed, rows = True, [rows[i] for i in rng.permutation(len(rows))]
     order = {}
     for row in rows:
@@ -175,8 +183,8 @@ def rules(agents):
     return {**{agent: module for agent, module in agents.items() if module != last}, "*": last}
 
 
-def _rows(episode):
-    """The steps of all agents as rows, in the order of the environment's time."""
+def _rows(episode, apart):
+    """The steps of all agents as rows, in the order of the environment's time; `apart` are rewards to be told one by one."""
     rows = []
     for agent, own in episode.agent_episodes.items():
         if len(own) == 0:
@@ -192,16 +200,20 @@ def _rows(episode):
                 "terminateds": last and own.is_terminated, "truncateds": last and own.is_truncated,
                 **{k: own.get_extra_model_outputs(k)[t] for k in own.extra_model_outputs},
             })
+            if apart is not None:
+                rows[-1]["rewards"], waited = apart[episode.id_, agent][t]
+                keys = {k: rows[-1][k] for k in ("eps_id", "agent_id", "module_id")}
+                rows += [{**keys, "env_t": env_t, "rewards": reward} for env_t, reward in waited]
     return sorted(rows, key=lambda row: row["env_t"])
 
 
 def _with_trailing_rows(rows):
     """The last observation of each agent in a row of its own, instead of `new_obs`."""
-    last = {(row["eps_id"], row["agent_id"]): row["t"] for row in rows}
+    last = {(row["eps_id"], row["agent_id"]): row["t"] for row in rows if "t" in row}
     out = []
     for row in rows:
         out.append({k: v for k, v in row.items() if k != "new_obs"})
-        if row["t"] == last[row["eps_id"], row["agent_id"]]:
+        if row.get("t") == last[row["eps_id"], row["agent_id"]]:
             keys = {k: row[k] for k in ("eps_id", "agent_id", "module_id")}
             out.append({**keys, "t": row["t"] + 1, "env_t": row["env_t"] + 1, "obs": row["new_obs"]})
     return out
