@@ -139,7 +139,7 @@ impl ModuleBatch {
     }
 
     /// Says that the items of each column are joined from now on; see [`ModuleBatch::is_view`].
-    pub const fn join(&mut self) {
+    pub const fn set_joined(&mut self) {
         self.joined = true;
     }
 

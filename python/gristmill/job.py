@@ -148,7 +148,7 @@ class Job:
             input: Files, globs or directories instead of the job's, relative to the current directory.
             output: A directory instead of the job's.
             format: ``"parquet"`` or ``"arrow"`` instead of the job's.
-            threads: Worker threads; all cores if not given.
+            threads: Worker threads at most; all cores if not given.
             memory_limit: Bytes to stay under, or a text such as ``"4GiB"``; a quarter of the machine's memory if not given.
             scratch: A folder for what does not fit into memory; near the output if not given.
             overwrite: Replace the data set that is in the output directory, once the new one is whole.

@@ -96,7 +96,7 @@ fn state_leaves(
             let ty = recorded(n).ok_or_else(|| Error::internal(format!("no recorded state {n}")))?;
             // RLlib makes float32 of the module's float16 state; wider ones join to the recorded dtype.
             let dtype = if ty.dtype == DType::Float16 { DType::Float32 } else { ty.dtype };
-            let ty = of_a_module(&ty.with_dtype(dtype));
+            let ty = ty.with_dtype(dtype.numpy_result_type(of_a_module(&ty.with_dtype(dtype)).dtype));
             Ok(StateLeaf { recorded: n.clone(), initial: Tensor::zeros(ty.clone(), 1), ty })
         };
         return names.iter().map(zeros).collect();
@@ -376,6 +376,7 @@ mod tests {
         assert_eq!(of(DType::Float16).values::<f64>(), [0., 101.]);
         assert_eq!(of(DType::Float32).values::<f64>(), [0., 101.]);
         assert_eq!(of(DType::Int32).values::<i64>(), [0, 101]);
+        assert_eq!(of(DType::UInt64).values::<f64>(), [0., 101.]);
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Connector for BatchIndividualItems {
     }
 
     fn apply(&self, _: Context<'_>, _: &mut EpisodeBatch, batch: &mut ModuleBatch, _: &mut Repairs) -> Result<()> {
-        batch.join();
+        batch.set_joined();
         Ok(())
     }
 }

@@ -233,7 +233,7 @@ mod tests {
         };
         assert_eq!(column(Compat::Rllib260, &|_| ()), [2.0, 2.5]);
         assert_eq!(column(Compat::Correct, &|_| ()), [1.0, 2.0]);
-        assert_eq!(column(Compat::Rllib260, &|unit| unit.batch.join()), [1.0, 2.0]);
+        assert_eq!(column(Compat::Rllib260, &|unit| unit.batch.set_joined()), [1.0, 2.0]);
         let replaced = |unit: &mut ModuleUnit| {
             unit.batch = ModuleBatch::default();
             unit.batch.push(REWARDS, Tensor::from_values::<f64>([], &[7.0, 7.0]));

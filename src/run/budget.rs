@@ -126,16 +126,16 @@ impl Budget {
         self.limit
     }
 
-    /// The same for one thread, which leaves most to the data.
-    pub fn of_one_thread(self) -> Self {
-        Self { threads: 1, ..self }
+    /// The same for fewer threads, which leaves more to the data; `None` if there is only one.
+    pub fn of_fewer_threads(self) -> Option<Self> {
+        (self.threads > 1).then(|| Self { threads: self.threads / 2, ..self })
     }
 
     /// How many threads work where `bytes` are left for them and for what they work on, and what the allocator keeps of
     /// them. The work gets half at least.
     fn threads(&self, bytes: usize) -> (usize, usize) {
         let shared = (self.limit / ARENAS).min(2 * ARENA);
-        match self.threads.min(1 + bytes.saturating_sub(shared) / 2 / ARENA) {
+        match self.threads.min(1 + (bytes / 2).saturating_sub(shared) / ARENA) {
             0 | 1 => (1, 0),
             threads => (threads, shared + (threads - 1) * ARENA),
         }
@@ -318,6 +318,20 @@ mod tests {
             let most = before.unwrap();
             assert_eq!((most.readers, most.units, most.groups), (threads, threads * 2 + 1, threads + 1));
             assert_eq!((most.unit_bytes, most.block_bytes), (LARGEST_PART, LARGEST_PART));
+        }
+    }
+
+    #[test]
+    fn the_work_gets_half_at_least() {
+        for (mib, threads) in [64, 100, 256, 512, 4096].into_iter().flat_map(|mib| [1, 2, 7, 64].map(|t| (mib, t))) {
+            let budget = Budget::new(Some(mib << 20), threads).unwrap();
+            for left in (0..usize::try_from(mib).unwrap()).map(|left| left << 20) {
+                let (own, kept) = budget.threads(left);
+                assert!(
+                    kept <= left / 2 && (1..=threads).contains(&own),
+                    "{left} of {mib} MiB: {own} threads keep {kept}"
+                );
+            }
         }
     }
 

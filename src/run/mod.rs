@@ -56,7 +56,7 @@ use crate::tensor::Buffers;
 /// What changes how a run goes, and not a byte of what it writes.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Worker threads; all cores when not set.
+    /// Worker threads at most; all cores when not set. A small memory limit leaves fewer.
     pub threads: Option<usize>,
     /// Bytes of memory to stay under, at least [`SMALLEST_MEMORY_LIMIT`]; a quarter of the machine's (or of what its
     /// control group allows) when not set. What does not fit goes to `scratch`.

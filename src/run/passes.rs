@@ -137,10 +137,12 @@ impl<'a> Passes<'a> {
             }
             Ok::<_, Error>((limits, units, must_sort))
         };
-        let mut shared = share(budget)?;
-        if shared.0.threads > 1 && shared.1.iter().any(|unit| unit.weight > shared.0.unit_steps) {
-            // A long episode goes before a second thread.
-            shared = share(budget.of_one_thread())?;
+        let (mut sharing, mut shared) = (budget, share(budget)?);
+        // A long episode goes before more threads.
+        while shared.1.iter().any(|unit| unit.weight > shared.0.unit_steps)
+            && let Some(fewer) = sharing.of_fewer_threads()
+        {
+            (sharing, shared) = (fewer, share(fewer)?);
         }
         let (limits, units, must_sort) = shared;
         budget.check_units(&units, index, &needs, limits, &|entry| work.why_whole(&slicing, entry))?;

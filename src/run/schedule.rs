@@ -14,8 +14,8 @@
 //!
 //! Tasks run in a rayon pool and never wait for one another; the calling thread only receives their results, puts
 //! them in order, and starts what may start next. Where memory is very scarce, the loop runs on the pool's only thread, in
-//! turn with the tasks: a thread more is memory that the allocator keeps ([`Limits::together`]). What may start is bounded by bytes (see [`super::budget`]), so memory
-//! does not grow with the input.
+//! turn with the tasks: a thread more is memory that the allocator keeps ([`Limits::together`]). What may start is bounded
+//! by bytes (see [`super::budget`]), so memory does not grow with the input.
 
 use std::collections::BTreeMap;
 use std::collections::VecDeque;

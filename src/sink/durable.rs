@@ -76,7 +76,7 @@ impl Durable {
         }
         let beside = match self.beside.take() {
             Some(beside) => beside,
-            None => self.start()?,
+            None => self.start().inspect_err(|_| self.ended = true)?,
         };
         let (shards, _) = self.beside.insert(beside);
         if shards.send((file, shard)).is_ok() {

@@ -15,11 +15,13 @@ use arrow::buffer::Buffer;
 
 /// What is smaller is left to the allocator.
 const LARGE: usize = 1 << 20;
+/// The most bytes that are free: batches are smaller, and what is larger is not read again and again.
+const MOST: usize = 1 << 30;
 
 /// Buffers to be filled again. A clone is a handle to the same ones.
 ///
 /// Together, those in use and those that are free never are more bytes than were in use at once: whoever holds one batch
-/// while it makes the next holds two, and no third one is kept. With the last handle goes what is free.
+/// while it makes the next holds two, and no third one is kept. At most 1 GiB is free, and with the last handle it goes.
 #[derive(Debug, Clone, Default)]
 pub struct Buffers(Arc<Mutex<Kept>>);
 
@@ -37,7 +39,7 @@ impl Kept {
     /// Lets go of what there was no need for.
     fn trim(&mut self) -> Vec<Vec<u8>> {
         let mut out = Vec::new();
-        while self.free_bytes > 0 && self.free_bytes + self.used_bytes > self.most {
+        while self.free_bytes > 0 && (self.free_bytes > MOST || self.free_bytes + self.used_bytes > self.most) {
             let oldest = self.free.remove(0);
             self.free_bytes -= oldest.len();
             out.push(oldest);
@@ -113,6 +115,7 @@ impl From<Reused> for Buffer {
     fn from(filled: Reused) -> Self {
         if filled.home.strong_count() == 0 {
             let mut filled = filled;
+            filled.bytes.truncate(filled.len);
             return std::mem::take(&mut filled.bytes).into();
         }
         bytes::Bytes::from_owner(filled).into()
@@ -174,7 +177,12 @@ mod tests {
     fn without_a_home_it_is_freed() {
         let buffers = Buffers::default();
         let column = filled(&buffers, LARGE, 9);
+        let mut larger = buffers.take(2 * LARGE);
+        larger.as_mut().fill(8);
+        drop(larger);
+        let part = buffers.take(LARGE + 1);
         drop(buffers);
         assert!(column.iter().all(|byte| *byte == 9));
+        assert_eq!(*Buffer::from(part), [8; LARGE + 1]);
     }
 }

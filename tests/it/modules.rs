@@ -82,16 +82,16 @@ fn each_module_has_its_own_shape() {
 /// Pipelines that do not look at observations, or at nothing else, read the same log.
 #[test]
 fn a_piece_alone_gets_its_own_shapes() {
-    for (piece, column, walker) in [
-        ("AddColumnsFromEpisodesToTrainBatch", "actions", "[0.0] [2.0] [4.0] [6.0]"),
-        ("ComputeReturnsToGo\"\ngamma = 1.0 # \"", "returns_to_go", "12.0 12.0 10.0 6.0"),
-        ("AddObservationsFromEpisodesToBatch", "obs", "[0.0, 1.0, 2.0, 3.0] [10.0, 11.0, 12.0, 13.0]"),
-        ("AddNextObservationsFromEpisodesToTrainBatch", "new_obs", "[10.0, 11.0, 12.0, 13.0]"),
+    for (piece, options, column, walker) in [
+        ("AddColumnsFromEpisodesToTrainBatch", "", "actions", "[0.0] [2.0] [4.0] [6.0]"),
+        ("ComputeReturnsToGo", "gamma = 1.0", "returns_to_go", "12.0 12.0 10.0 6.0"),
+        ("AddObservationsFromEpisodesToBatch", "", "obs", "[0.0, 1.0, 2.0, 3.0] [10.0, 11.0, 12.0, 13.0]"),
+        ("AddNextObservationsFromEpisodesToTrainBatch", "", "new_obs", "[10.0, 11.0, 12.0, 13.0]"),
     ] {
         let work = Work::of(walker_and_scout());
         let job = format!(
             "[learner]\nadd_default_connectors_to_learner_pipeline = false\n[[learner.connectors]]\ntype = \"{piece}\"\n\
-             [[learner.connectors]]\ntype = \"BatchIndividualItems\"\n"
+             {options}\n[[learner.connectors]]\ntype = \"BatchIndividualItems\"\n"
         );
         work.manifest_of(&work.convert_job(&job, &[]));
         let [rows, _] = modules(&work);

@@ -70,13 +70,13 @@ fn same_as_told(work: &Work, job: &str) -> Value {
     let run = |flags: &[&str]| {
         let manifest = work.manifest_of(&work.convert_job(job, &[&["--overwrite"], flags].concat()));
         let run: Value = serde_json::from_slice(&std::fs::read(out.join("run.json")).unwrap()).unwrap();
-        (manifest, run["extra"]["slices"].as_u64().unwrap(), files(&out))
+        (manifest, run["extra"]["slices"].as_u64().unwrap(), run["threads"].as_u64().unwrap(), files(&out))
     };
-    let (manifest, slices, whole) = run(&["--memory-limit", "8GiB", "--threads", "2"]);
+    let (manifest, slices, _, whole) = run(&["--memory-limit", "8GiB", "--threads", "2"]);
     assert_eq!(slices, 0, "the episode of the comparison must be whole");
-    for (limit, threads) in [("64MiB", "1"), ("64MiB", "2"), ("96MiB", "3")] {
-        let (_, slices, found) = run(&["--memory-limit", limit, "--threads", threads]);
-        assert!(slices > 2, "{slices} slices with {limit}");
+    for (limit, threads, working) in [("64MiB", "1", 1), ("64MiB", "2", 1), ("114MiB", "3", 2)] {
+        let (_, slices, worked, found) = run(&["--memory-limit", limit, "--threads", threads]);
+        assert!(slices > 2 && worked == working, "{slices} slices and {worked} threads with {limit}");
         assert_eq!(found.keys().collect::<Vec<_>>(), whole.keys().collect::<Vec<_>>());
         for (name, bytes) in &whole {
             assert!(found[name] == *bytes, "{limit}, {threads} threads: {name} differs\n{job}");

@@ -299,10 +299,10 @@ mod tests {
             let half = &mut most[usize::from(n >= 500)];
             *half = all.kept().max(*half);
         }
-        // 122 flushes each; a list of their segments would have grown by half a megabyte in the second half.
+        // 122 flushes each.
         assert!(most[1] <= most[0] + room.bytes / 16, "bytes, in the first and in the second half: {most:?}");
         assert!(most[1] <= room.bytes + PARTITIONS * size_of::<Keyring>(), "{most:?}");
-        // What is written is known by plain numbers.
+        // What is written is known by plain numbers: a list of segments could not be copied out of the ring.
         let Keyring { waiting: _, written } = &all.partitions[0][0];
         let plain: Chain = *written;
         assert!(plain.bytes() > 0);

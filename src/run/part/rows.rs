@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
     /// If a file cannot be read.
     pub fn content_bytes(&mut self, step: &Step, rows: usize) -> Result<Vec<u64>> {
         let texts = self.schema.iter().filter(|(_, ty)| *ty == ColumnType::Utf8).count();
-        // Of each row its key and its place: a bucket's rows may be more than memory holds, what is asked of them is not.
+        // Of each row its key and its place, and of its texts the lengths: a bucket's rows may be more than memory holds.
         let (mut keys, mut lengths): (Vec<(u64, u32)>, Vec<Vec<u32>>) = (Vec::new(), vec![Vec::new(); texts]);
         for (number, segment) in step.iter().filter(|_| texts > 0) {
             let part = self.segment(*number, segment, |ty| *ty == ColumnType::Utf8)?;
@@ -346,10 +346,11 @@ impl<'a> Steps<'a> {
             let Some(step) = self.left.next() else { return Ok(None) };
             let bytes: u64 = step.iter().map(|(_, segment)| segment.bytes()).sum();
             // A bucket that is sorted is there twice.
-            let finer = match self.order.filter(|_| is_shuffled(step) && bytes > self.room.bytes as u64 / 2) {
-                Some(order) => order.finer(bytes, self.room.bytes),
-                None => None,
-            };
+            let finer =
+                match self.order.filter(|_| is_shuffled(step) && shuffle::is_too_large(bytes, self.room.bytes / 2)) {
+                    Some(order) => order.finer(bytes, self.room.bytes),
+                    None => None,
+                };
             let Some(finer) = finer else { return self.reader.step(step).map(Some) };
             let mut shuffler = Shuffler::new(finer, self.reader.schema, self.room.clone());
             for (number, segment) in step {

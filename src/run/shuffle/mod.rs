@@ -143,6 +143,11 @@ fn bits(bytes: u64, room: usize) -> u32 {
     buckets.next_power_of_two().ilog2()
 }
 
+/// Whether a bucket of `bytes` bytes cannot be sorted in memory, where it may have `most`.
+pub(super) fn is_too_large(bytes: u64, most: usize) -> bool {
+    bytes > (most as u64).min(2 * LARGEST_BUCKET)
+}
+
 /// Of `bits` those that one step sorts by, all steps being about as large. Where one step does, more of them than it must
 /// have for `bytes` bytes of rows: to look rows up all over a large bucket takes longer than all else.
 fn bits_at_once(bits: u32, bytes: u64, room: usize) -> u32 {

@@ -8,7 +8,7 @@
 //! each time that the data are larger by a factor of the number of buckets, and memory does not grow with them.
 
 use super::form::{Gathering, write};
-use super::{LARGEST_BUCKET, Part, Scattered, Shuffle, by_bucket, joined, sorted};
+use super::{Part, Scattered, Shuffle, by_bucket, is_too_large, joined, sorted};
 use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::run::cutter::Rows;
@@ -142,8 +142,8 @@ impl Shuffler {
 
     /// Whether a bucket cannot be sorted in memory, where it is twice then.
     fn is_too_large(&self, bucket: &Bucket) -> bool {
-        let most = self.room.bytes as u64 / if self.waiting.is_empty() { 2 } else { 3 };
-        bucket.rows > 1 && bucket.segments.bytes() > most.min(2 * LARGEST_BUCKET)
+        let most = self.room.bytes / if self.waiting.is_empty() { 2 } else { 3 };
+        bucket.rows > 1 && is_too_large(bucket.segments.bytes(), most)
     }
 
     /// A bucket's rows, sorted by more bits of their keys.

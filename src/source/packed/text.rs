@@ -25,8 +25,9 @@ const LARGEST: usize = 1024;
 pub(super) struct TextPattern {
     head: Vec<u8>,
     tail: Vec<u8>,
-    /// Letters between both.
+    /// Letters between both, and the bytes that they stand for.
     letters: usize,
+    bytes: usize,
     /// What they stand for, beside the elements.
     before: Vec<u8>,
     after: Vec<u8>,
@@ -61,6 +62,7 @@ impl TextPattern {
             head: text.get(..letters.start)?.to_vec(),
             tail: text.get(letters.end..)?.to_vec(),
             letters: letters.len(),
+            bytes: around.len(),
             before: frame.get(around.start..bytes.start)?.to_vec(),
             after: frame.get(bytes.end..around.end)?.to_vec(),
         })
@@ -74,6 +76,10 @@ impl TextPattern {
         }
         bytes.clear();
         STANDARD.decode_vec(letters, bytes).ok()?;
+        // Letters that end in padding, which a whole text may do at its end only, are fewer bytes.
+        if bytes.len() != self.bytes {
+            return None;
+        }
         let elements = self.before.len()..bytes.len() - self.after.len();
         // Two bytes at most, each. `memcmp` would load more of them at once than was stored at once just now, and wait.
         let same = |found: &[u8], expected: &[u8]| found.iter().zip(expected).all(|(f, e)| f == e);
@@ -167,6 +173,25 @@ mod tests {
         let second = [&8_u32.to_le_bytes()[..], &copies].concat();
         let frame = [&header[..], &stored(b"abcd"), &second, &[0; 4]].concat();
         assert!(TextPattern::of(&STANDARD.encode(&frame), &frame, header.len(), 0..4).is_none());
+    }
+
+    /// A text with padding anywhere is no base64 but where its end has it, whatever was unpacked before.
+    #[test]
+    fn padding_in_the_middle_of_a_text_is_an_error() {
+        for len in 1..8_u8 {
+            let data: Vec<u8> = (200..200 + len).collect();
+            let text = packed(&data);
+            for at in 0..text.len() - 4 {
+                for padding in ["=", "=="] {
+                    let mut damaged = text.clone();
+                    damaged.replace_range(at..at + padding.len(), padding);
+                    let mut known = Unpacker::default();
+                    known.unpack(&text).unwrap();
+                    assert!(known.unpack(&damaged).is_err(), "{len} bytes, {padding} at {at}");
+                    assert_eq!(known.unpack(&text).unwrap().1, data);
+                }
+            }
+        }
     }
 
     proptest! {
