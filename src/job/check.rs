@@ -36,6 +36,18 @@ fn input(job: &Job, out: &mut Vec<Error>) {
             );
         }
     }
+    // Of a file's column one is made. All but the last name would go without a word.
+    for (i, (ours, theirs)) in job.input.columns.iter().enumerate() {
+        if let Some((other, _)) = job.input.columns.iter().take(i).find(|(_, t)| *t == theirs) {
+            out.push(
+                Error::usage(format!(
+                    "found the column {theirs:?} as {other:?} and as {ours:?}, expected one name of ours"
+                ))
+                .job_key(format!("input.columns.{ours}"))
+                .hint("keep the name that it is, or write the column twice into the file"),
+            );
+        }
+    }
     if job.input.where_.as_ref().is_some_and(|sql| sql.trim().is_empty()) {
         out.push(Error::usage("found an empty predicate").job_key("input.where").hint("leave the key out to keep all"));
     }

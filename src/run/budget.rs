@@ -128,7 +128,7 @@ impl Budget {
 
     /// The same for fewer threads, which leaves more to the data; `None` if there is only one.
     pub fn of_fewer_threads(self) -> Option<Self> {
-        (self.threads > 1).then(|| Self { threads: self.threads / 2, ..self })
+        (self.threads > 1).then_some(Self { threads: self.threads / 2, ..self })
     }
 
     /// How many threads work where `bytes` are left for them and for what they work on, and what the allocator keeps of
@@ -204,7 +204,21 @@ impl Budget {
         })
     }
 
-    /// Refuses a unit that alone would take more than there is. `why` an entry is not cut, as the end of a sentence.
+    /// A limit that leaves units `steps` steps beside `held` bytes, on one thread.
+    fn enough(&self, held: usize, needs: &Needs, steps: u64) -> usize {
+        let mut limit = self.limit;
+        while limit < usize::MAX / 2 {
+            limit += (limit / 16).max(16 * MIB);
+            let one = Self { limit, threads: 1 };
+            if one.share(held, needs).is_ok_and(|limits| limits.unit_steps >= steps) {
+                break;
+            }
+        }
+        limit
+    }
+
+    /// Refuses a unit that alone would take more than there is, beside an index of `held` bytes. `why` an entry is not cut, as
+    /// the end of a sentence.
     ///
     /// # Errors
     /// If there is such a unit, with its longest episode.
@@ -212,16 +226,16 @@ impl Budget {
         &self,
         units: &[Unit],
         index: &Index,
-        needs: &Needs,
+        (held, needs): (usize, &Needs),
         limits: Limits,
         why: &dyn Fn(&Entry) -> String,
     ) -> Result<()> {
         let most = limits.unit_steps;
-        let Some(unit) = units.iter().find(|u| u.weight > most) else { return Ok(()) };
+        let too_large = units.iter().filter(|u| u.weight > most);
+        let Some(unit) = too_large.max_by_key(|u| u.weight) else { return Ok(()) };
         let entries = unit.cut.entries(index);
         let Some(entry) = entries.iter().max_by_key(|e| e.steps) else { return Ok(()) };
         let needed = usize::try_from(unit.weight).unwrap_or(usize::MAX).saturating_mul(needs.step());
-        let room = usize::try_from(most).unwrap_or(usize::MAX).saturating_mul(needs.step());
         let what = if entry.slice().is_some() {
             let steps = unit.weight;
             format!("{steps} steps of an episode that make a row or are looked back on take {}", shown(needed as u64))
@@ -231,9 +245,7 @@ impl Budget {
             let (n, steps) = (entries.len(), unit.steps);
             format!("{n} episodes that RLlib's batch keys mix, of {steps} steps, take {}", shown(needed as u64))
         };
-        // Half of what is left goes to units.
-        let expected = self.limit.saturating_add(needed.saturating_sub(room).saturating_mul(2)).saturating_mul(SLACK)
-            / (SLACK - 1);
+        let expected = self.enough(held, needs, unit.weight);
         let why = format!("; {}", why(entry));
         Err(self.too_small(&what, expected, &why).episode(entry.id.to_string()))
     }

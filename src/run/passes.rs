@@ -145,7 +145,8 @@ impl<'a> Passes<'a> {
             (sharing, shared) = (fewer, share(fewer)?);
         }
         let (limits, units, must_sort) = shared;
-        budget.check_units(&units, index, &needs, limits, &|entry| work.why_whole(&slicing, entry))?;
+        let held = index_bytes + if must_sort { exchange::routes_bytes(index, &units) } else { 0 };
+        budget.check_units(&units, index, (held, &needs), limits, &|entry| work.why_whole(&slicing, entry))?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
         let groups = match cuts {

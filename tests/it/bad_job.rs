@@ -58,6 +58,17 @@ fn sizes_beyond_any_memory_are_refused() {
 }
 
 #[test]
+fn a_column_has_one_name() {
+    let work = Work::of(steps());
+    let columns = "{ terminateds = 'done', truncateds = 'done' }";
+    let told = work.refused(2, &work.convert_job(&format!("[input]\ncolumns = {columns}\n"), &[]));
+    contains(
+        &told,
+        &["found the column \"done\" as \"terminateds\" and as \"truncateds\"", "input.columns.truncateds"],
+    );
+}
+
+#[test]
 fn columns_that_are_mapped_and_not_there() {
     let work = Work::of(steps());
     let told = work.refused(2, &work.convert_job("[input]\ncolumns = { rewards = 'reward' }\n", &[]));
