@@ -2,8 +2,9 @@
 
 Prints the steps a second over the first STEPS steps. `episodes` and `columns` call its pre-learner in this process. `data`
 is end to end: Ray Data reads them and calls two pre-learners on two processors, batches of 2,000 come to this process;
-the clock starts when Ray runs, with the first batch asked for. `frames` makes one batch of that many 84 x 84 frames in memory and
-runs the learner pipeline with four stacked frames over it, again and again; the first time is not timed. Needs RLlib (`pip install "ray[rllib]" torch`).
+the clock starts when Ray runs, with the first batch asked for. `frames` makes one batch of that many 84 x 84 frames in
+memory and runs the learner pipeline with four stacked frames over it, again and again; the first time is not timed. Needs
+RLlib (`pip install "ray[rllib]" torch`).
 """
 
 import sys

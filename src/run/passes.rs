@@ -127,15 +127,17 @@ impl<'a> Passes<'a> {
             let window = exchange::window_bytes(&units, needs.row_bytes);
             // Beside the rows that are alive, there must be room to go on reading.
             let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
+            let mut held = index_bytes;
             if must_sort {
-                limits = budget.share(index_bytes + exchange::routes_bytes(index, &units), &needs)?;
+                held += exchange::routes_bytes(index, &units);
+                limits = budget.share(held, &needs)?;
                 units = cut(limits);
             } else {
                 // What must be alive, and some to go on with; more is of no use.
                 let window = usize::try_from(window).unwrap_or(usize::MAX);
                 limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
             }
-            Ok::<_, Error>((limits, units, must_sort))
+            Ok::<_, Error>((limits, units, must_sort, held))
         };
         let (mut sharing, mut shared) = (budget, share(budget)?);
         // A long episode goes before more threads.
@@ -144,8 +146,7 @@ impl<'a> Passes<'a> {
         {
             (sharing, shared) = (fewer, share(fewer)?);
         }
-        let (limits, units, must_sort) = shared;
-        let held = index_bytes + if must_sort { exchange::routes_bytes(index, &units) } else { 0 };
+        let (limits, units, must_sort, held) = shared;
         budget.check_units(&units, index, (held, &needs), limits, &|entry| work.why_whole(&slicing, entry))?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;

@@ -57,14 +57,6 @@ impl Spilling {
         Self { room, file: None, kinds: Kinds::default(), partitions: Vec::new(), waiting: 0 }
     }
 
-    fn file(&mut self) -> Result<&ScratchFile> {
-        let file = match self.file.take() {
-            Some(file) => file,
-            None => self.room.scratch.file()?,
-        };
-        Ok(self.file.insert(file))
-    }
-
     /// Bytes that are kept in memory.
     #[cfg(test)]
     fn kept(&self) -> usize {
@@ -73,8 +65,10 @@ impl Spilling {
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.file()?;
-        let Some(file) = &self.file else { return Ok(()) };
+        let file = match &mut self.file {
+            Some(file) => file,
+            none => none.insert(self.room.scratch.file()?),
+        };
         let mut segment = Vec::new();
         for ring in self.partitions.iter_mut().flatten().filter(|r| !r.waiting.is_empty()) {
             segment.clear();
