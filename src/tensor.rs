@@ -11,6 +11,7 @@
 //! A row has no nulls and no offsets, so cutting, joining and padding are copies of whole byte ranges, whatever the
 //! dtype: most connectors never look at a value. Booleans take one byte each here (as in NumPy) and one bit in Arrow.
 
+mod added;
 mod buffers;
 mod builder;
 mod types;
@@ -178,39 +179,19 @@ impl Tensor {
         out.finish()
     }
 
-    /// The same column with rows added to some of its rows: `(row, bytes of what is added)`, in the column's own dtype.
-    /// Booleans are or-ed; integers wrap, as in `NumPy`.
-    ///
-    /// # Panics
-    /// If a row does not exist or has another size.
+    /// Whether all elements of a row are zero (of either sign).
     #[must_use]
-    pub fn with_added_rows(&self, adds: &[(usize, &[u8])]) -> Self {
-        fn add<T: Element>(bytes: &mut [u8], own: &[u8], sum: impl Fn(T, T) -> T) {
-            for (slot, other) in bytes.chunks_exact_mut(size_of::<T>()).zip(own.chunks_exact(size_of::<T>())) {
-                let value = sum(bytemuck::pod_read_unaligned(slot), bytemuck::pod_read_unaligned(other));
-                slot.copy_from_slice(bytemuck::bytes_of(&value));
-            }
+    pub fn is_zero(&self, i: usize) -> bool {
+        fn all_zero<T: Element>(bytes: &[u8], is_zero: impl Fn(T) -> bool) -> bool {
+            bytes.chunks_exact(size_of::<T>()).all(|element| is_zero(bytemuck::pod_read_unaligned(element)))
         }
-        let n = self.ty.row_bytes();
-        let mut data = self.bytes().to_vec();
-        for &(row, own) in adds {
-            let bytes = &mut data[row * n..(row + 1) * n];
-            match self.ty.dtype {
-                DType::Bool => add::<u8>(bytes, own, |a, b| a | b),
-                DType::Int8 => add::<i8>(bytes, own, i8::wrapping_add),
-                DType::Int16 => add::<i16>(bytes, own, i16::wrapping_add),
-                DType::Int32 => add::<i32>(bytes, own, i32::wrapping_add),
-                DType::Int64 => add::<i64>(bytes, own, i64::wrapping_add),
-                DType::UInt8 => add::<u8>(bytes, own, u8::wrapping_add),
-                DType::UInt16 => add::<u16>(bytes, own, u16::wrapping_add),
-                DType::UInt32 => add::<u32>(bytes, own, u32::wrapping_add),
-                DType::UInt64 => add::<u64>(bytes, own, u64::wrapping_add),
-                DType::Float16 => add::<f16>(bytes, own, |a, b| a + b),
-                DType::Float32 => add::<f32>(bytes, own, |a, b| a + b),
-                DType::Float64 => add::<f64>(bytes, own, |a, b| a + b),
-            }
+        let row = self.row(i);
+        match self.ty.dtype {
+            DType::Float16 => all_zero::<f16>(row, |x| x == f16::ZERO),
+            DType::Float32 => all_zero::<f32>(row, |x| x == 0.0),
+            DType::Float64 => all_zero::<f64>(row, |x| x == 0.0),
+            _ => row.iter().all(|byte| *byte == 0),
         }
-        Self { ty: self.ty.clone(), rows: self.rows, data: aligned(&data) }
     }
 
     /// The same values as another dtype, rounding to nearest even as NumPy's `astype` and torch's `.to` do.

@@ -21,7 +21,7 @@ use crate::run::overview::{Episode, Overview, overview};
 use crate::sink::{MANIFEST, UNFINISHED, first_shard};
 use crate::source::file::{InputFile, discover};
 use crate::source::ingest::type_name;
-use crate::source::recognise;
+use crate::source::{MOVE_REWARDS, recognise};
 use problems::Problems;
 
 /// Agents and modules that are listed one by one.
@@ -268,7 +268,7 @@ fn episodes(
     for note in source.notes() {
         problems.note(note, None);
     }
-    let Overview { index, noticed, episodes } = match overview(job, &*source, threads, progress) {
+    let Overview { index, noticed, not_finite, episodes } = match overview(job, &*source, threads, progress) {
         Ok(overview) => overview,
         Err(e) => return told(e, problems),
     };
@@ -280,7 +280,16 @@ fn episodes(
     let odd = &index.oddities;
     problems.count("rows (or items) are recorded a second time", odd.duplicate_rows, place(odd.first_duplicate));
     let seams = "rows have an `obs` that is not the `new_obs` of the row before";
-    problems.count(seams, noticed.discontinuities, place(noticed.first_discontinuity));
+    problems.count(seams, noticed.discontinuities.count, place(noticed.discontinuities.first));
+    let mut trailing = noticed.trailing_rewards.clone();
+    trailing.merge(&odd.unread_rewards);
+    let what = "rows without an action hold a reward, which is not read";
+    problems.counted_with_hint(what, trailing.count, place(trailing.first), MOVE_REWARDS);
+    let columns: Vec<&str> = noticed.unread_columns.iter().map(String::as_str).collect();
+    let what =
+        format!("rows without an action hold values of {}, which are not read of such a row", columns.join(", "));
+    problems.count(&what, noticed.unread.count, place(noticed.unread.first));
+    problems.count("rewards are NaN or infinite", not_finite.count, place(not_finite.first));
     problems.count("episodes end neither terminated nor truncated", odd.unfinished_episodes, None);
     problems.count("episodes have no step", odd.empty_episodes, None);
     out.episodes = Some(summary(&index, &episodes));

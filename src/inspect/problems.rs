@@ -55,6 +55,14 @@ impl Problems {
         }
     }
 
+    /// [`Self::count`] of something to do something about.
+    pub fn counted_with_hint(&mut self, what: &str, count: u64, first: Option<String>, hint: &str) {
+        if count > 0 {
+            let hint = Some(hint.to_owned());
+            self.add(what.to_owned(), count, || Problem { what: what.to_owned(), count: 0, first, hint });
+        }
+    }
+
     /// Something to know and to do something about.
     pub fn hinted(&mut self, what: &str, first: String, hint: &str) {
         let (first, hint) = (Some(first), Some(hint.to_owned()));

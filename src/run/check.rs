@@ -13,8 +13,8 @@ use crate::pipeline::{ModulePlan, Pipeline};
 use crate::progress::Progress;
 use crate::scratch::Scratch;
 use crate::source::faults::leave_out;
-use crate::source::index::Index;
-use crate::source::{Noticed, Source};
+use crate::source::index::{Entry, Index, Span};
+use crate::source::{Noticed, Source, Tally};
 
 /// What a unit's check found.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub(super) struct Checked {
     pub of_slices: Vec<(u32, Noticed)>,
     /// The sum of rewards of each of the others, by ordinal, where that was asked for.
     pub returns: Vec<(u32, Summed)>,
+    /// Rewards of those that are NaN or infinite.
+    pub not_finite: Tally,
 }
 
 /// Rewards of a chunk, step by step in float64.
@@ -59,6 +61,38 @@ impl Summed {
     }
 }
 
+/// Rewards of entries that are NaN or infinite; `sums` are the entries' own.
+pub(super) fn not_finite(
+    entries: &[&Entry],
+    episodes: &EpisodeBatch,
+    sums: &[Summed],
+    spans: &[Span],
+) -> Result<Tally> {
+    let mut out = Tally::default();
+    for (i, (entry, sum)) in entries.iter().zip(sums).enumerate() {
+        // A sum of finite rewards may be infinite, but nothing else makes a sum that is finite.
+        if matches!(sum, Summed::Started(sum) if sum.is_finite()) {
+            continue;
+        }
+        let rewards = episodes.rewards()?;
+        let own = &rewards.values::<f64>()[episodes.rows(i)];
+        let odd = (0..).zip(own).filter(|(_, r)| !r.is_finite());
+        odd.for_each(|(step, _)| out.merge(&Tally { count: 1, first: row_of(entry, spans, step) }));
+    }
+    Ok(out)
+}
+
+/// The row of an entry's step: where a row is a chunk, that of the chunk.
+fn row_of(entry: &Entry, spans: &[Span], mut step: u64) -> Option<u64> {
+    let own = entry.spans(spans);
+    let found = own.iter().find_map(|span| {
+        let row = (step < span.len()).then(|| span.row(step));
+        step = step.saturating_sub(span.len());
+        row
+    });
+    found.or(own.first().map(|span| span.first()))
+}
+
 /// What the check found in all episodes that are left.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
@@ -66,6 +100,8 @@ pub(super) struct Outcome {
     pub noticed: Noticed,
     /// The sum of rewards of each entry, where that was asked for.
     pub returns: Vec<f64>,
+    /// The same: rewards that are NaN or infinite.
+    pub not_finite: Tally,
 }
 
 /// What the check needs beside the index, which it changes.
@@ -98,6 +134,7 @@ impl Checker<'_> {
             }
             of_slices.extend(found.of_slices);
             out.noticed.merge(&found.noticed);
+            out.not_finite.merge(&found.not_finite);
             Ok(())
         })?;
         let any = !bad.is_empty();

@@ -16,7 +16,7 @@ use crate::pipeline::Pipeline;
 use crate::progress::{Progress, Totals};
 use crate::scratch::Scratch;
 use crate::source::index::Index;
-use crate::source::{IndexOptions, Noticed, Source};
+use crate::source::{IndexOptions, Noticed, Source, Tally};
 
 /// A recording, read once.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct Overview {
     pub index: Index,
     /// What was odd in their values.
     pub noticed: Noticed,
+    /// Rewards that are NaN or infinite, where rewards are numbers.
+    pub not_finite: Tally,
     /// Episodes with their chunks joined.
     pub episodes: Vec<Episode>,
 }
@@ -73,7 +75,8 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
     let mut index = pool.install(|| source.index(options, progress))?;
     progress.end();
     if index.entries.is_empty() {
-        return Ok(Overview { index, noticed: Noticed::default(), episodes: Vec::new() });
+        let (noticed, not_finite) = Default::default();
+        return Ok(Overview { index, noticed, not_finite, episodes: Vec::new() });
     }
     let modules = plan_modules(&job, &pipeline, &index)?;
     let with_returns = index.layout.get(REWARDS).is_some_and(|ty| ty.shape.is_empty());
@@ -94,5 +97,5 @@ pub(crate) fn overview(job: &Job, source: &dyn Source, threads: usize, progress:
                 (entry.t_started, entry.terminated, entry.truncated);
         }
     }
-    Ok(Overview { index, noticed: found.noticed, episodes })
+    Ok(Overview { index, noticed: found.noticed, not_finite: found.not_finite, episodes })
 }

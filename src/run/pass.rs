@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
-use super::check::{Checked, Summed};
+use super::check::{self, Checked, Summed};
 use super::cutter::{Cut, Rows};
 use super::output::{Brought, Encoded, ModuleEncoder, Outputs};
 use super::passes::Passes;
@@ -36,7 +36,7 @@ pub(super) struct Found {
     pub pipeline_steps_out: u64,
     /// Of the check pass.
     #[serde(skip)]
-    pub checked: super::check::Checked,
+    pub checked: Checked,
 }
 
 impl Found {
@@ -144,6 +144,7 @@ impl Conversion<'_> {
         let tried =
             self.passes.source.assemble(self.passes.index, entries, blocks, &mut noticed).and_then(|episodes| {
                 let sums = if check.returns { Summed::of(&episodes, start)? } else { Vec::new() };
+                let not_finite = check::not_finite(entries, &episodes, &sums, &self.passes.index.spans)?;
                 let module = entries.first().map_or(0, |e| e.module as usize);
                 let mut unit = [ModuleUnit { module, episodes, batch: ModuleBatch::default() }];
                 let mut repairs = Repairs::default();
@@ -155,10 +156,11 @@ impl Conversion<'_> {
                     &mut unit,
                     &mut repairs,
                 )?;
-                Ok(sums)
+                Ok((sums, not_finite))
             });
         match tried {
-            Ok(sums) => {
+            Ok((sums, not_finite)) => {
+                out.not_finite.merge(&not_finite);
                 match entries {
                     [slice] if slice.slice().is_some() => out.of_slices.push((slice.ordinal, noticed)),
                     _ => out.noticed.merge(&noticed),

@@ -10,6 +10,7 @@ use crate::job::Job;
 use crate::manifest::{BatchColumn, Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
 use crate::pipeline::resolved;
 use crate::sink::combine;
+use crate::source::MOVE_REWARDS;
 
 /// Malformed episodes named one by one in the notes; all are counted.
 const NAMED: usize = 10;
@@ -87,10 +88,20 @@ pub(super) fn manifest(
     let steps = either(rows, "step recorded twice was dropped", "steps recorded twice were dropped");
     let of = either(episodes, "episode", "episodes");
     problem(rows, &format!("{steps}, of {episodes} {of}"), place(odd.first_duplicate));
-    let seams = found.noticed.discontinuities;
+    let seams = found.noticed.discontinuities.count;
     let what = either(seams, "step has", "steps have");
     let what = format!("{what} an `obs` that is not the `new_obs` of the step before");
-    problem(seams, &what, place(found.noticed.first_discontinuity));
+    problem(seams, &what, place(found.noticed.discontinuities.first));
+    let mut trailing = found.noticed.trailing_rewards.clone();
+    trailing.merge(&odd.unread_rewards);
+    let what = either(trailing.count, "row without an action holds", "rows without an action hold");
+    let what = format!("{what} a reward, which is not read: {MOVE_REWARDS}");
+    problem(trailing.count, &what, place(trailing.first));
+    let unread = &found.noticed.unread;
+    let columns: Vec<&str> = found.noticed.unread_columns.iter().map(String::as_str).collect();
+    let what = either(unread.count, "row without an action holds", "rows without an action hold");
+    let what = format!("{what} values of {}, which are not read of such a row", columns.join(", "));
+    problem(unread.count, &what, place(unread.first));
     let empty = odd.empty_episodes;
     problem(empty, either(empty, "episode without a step yields no row", "episodes without a step yield no row"), None);
     let open = odd.unfinished_episodes;
@@ -120,6 +131,9 @@ pub(super) fn manifest(
     let what =
         either(lost.len() as u64, "file cannot be read and was left out", "files cannot be read and were left out");
     problem(lost.len() as u64, what, lost.first().map(|l| format!("file {}: {}", l.name, l.error.what())));
+    for (column, count) in not_finite(&modules) {
+        problem(count, &format!("{} NaN or infinite in `{column}`", either(count, "value is", "values are")), None);
+    }
     let mut notes = source.notes().to_vec();
     notes.extend(
         index.faults.list().iter().take(NAMED).map(|f| format!("left out: {} ({})", f.error.what(), f.error.place())),
@@ -134,7 +148,7 @@ pub(super) fn manifest(
         steps_out: found.steps_out,
         rows_out: modules.values().map(|m| m.rows).sum(),
         duplicates_dropped: odd.duplicate_episodes,
-        discontinuities: found.noticed.discontinuities,
+        discontinuities: found.noticed.discontinuities.count,
         unfinished: odd.unfinished_episodes,
         bad_episodes,
         bad_steps,
@@ -166,6 +180,21 @@ pub(super) fn manifest(
         modules,
         quarantine: Vec::new(),
     }
+}
+
+/// Values that are NaN or infinite, by column of all modules.
+fn not_finite(modules: &IndexMap<String, ModuleRecord>) -> IndexMap<&str, u64> {
+    let mut out = IndexMap::new();
+    let columns = modules.values().flat_map(|m| {
+        let tables = m.tables.values().flat_map(|t| &t.steps.columns);
+        m.columns.iter().chain(tables)
+    });
+    for column in columns {
+        if let Some(found) = column.statistics.as_ref().map(|s| s.nan_count + s.inf_count).filter(|n| *n > 0) {
+            *out.entry(column.name.as_str()).or_default() += found;
+        }
+    }
+    out
 }
 
 /// What a trainer sees of columns some of which are stored as windows; nothing if none is.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::Tally;
 use super::faults::Faults;
 use super::slices::Sliced;
 use crate::column::{NEXT_OBS, OBS, rebase, root};
@@ -286,6 +287,8 @@ pub struct Oddities {
     pub dropped_unfinished_steps: u64,
     /// Episodes without a step.
     pub empty_episodes: u64,
+    /// Rows without an action that end chunks and hold a reward, which nothing reads.
+    pub unread_rewards: Tally,
 }
 
 /// The result of the first pass.

@@ -13,6 +13,7 @@
 //! there is no work per row, and no copy, for what recorders normally write. Rows that are null (a whole action, not an
 //! element of one) are zero-filled and reported. Everything else is an error that names the row.
 
+mod absent;
 mod form;
 mod ids;
 mod infos;
@@ -30,6 +31,7 @@ use arrow::array::{Array, ArrayRef, AsArray, NullArray, RecordBatch};
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef};
 
+pub(crate) use self::absent::absent;
 pub use self::form::type_name;
 use self::form::{Form, form};
 pub use self::ids::{IdKind, Ids, flags, id_kind, ids, ints, is_flag, is_int, optional_ids};
@@ -251,6 +253,7 @@ fn locate<'a>(field: &'a Field, array: &ArrayRef, path: &[String], places: &mut 
         nulls = NullBuffer::union(nulls.as_ref(), inner.logical_nulls().as_ref());
         (field, array, places) = (&fields[i], inner, inside);
     }
+    nulls = NullBuffer::union(nulls.as_ref(), absent(&array).as_ref());
     Ok(Leaf { field, array, nulls: nulls.filter(|n| n.null_count() > 0) })
 }
 

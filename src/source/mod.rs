@@ -32,6 +32,7 @@ pub mod schema;
 pub mod slices;
 pub mod steps;
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 
 use blocks::{Block, Blocks};
@@ -62,21 +63,52 @@ pub struct IndexOptions<'a> {
     pub agent_to_module: &'a indexmap::IndexMap<String, String>,
 }
 
+/// Rows that have something in common: how many, and the first of them, as a global row.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// How many.
+    pub count: u64,
+    /// The first of them.
+    pub first: Option<u64>,
+}
+
+impl Tally {
+    /// Adds a row.
+    pub fn add(&mut self, row: u64) {
+        self.merge(&Self { count: 1, first: Some(row) });
+    }
+
+    /// Adds the rows of another one.
+    pub fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.first = [self.first, other.first].into_iter().flatten().min();
+    }
+}
+
+/// What to do about rewards in rows behind the last step: they are often those that came with the observation.
+pub(crate) const MOVE_REWARDS: &str = "a reward belongs to the action in its row; if yours stand in the row after, beside \
+    the observation that they came with, move them up by one row";
+
 /// Counts of what [`Source::assemble`] noticed in the rows it read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Noticed {
-    /// Rows whose recorded next observation is not the next row's observation.
-    pub discontinuities: u64,
-    /// The first of them, as a global row.
-    pub first_discontinuity: Option<u64>,
+    /// Rows whose observation is not the recorded next observation of the row before.
+    pub discontinuities: Tally,
+    /// Rows without an action behind episodes' last steps that hold a reward other than zero: nothing reads it.
+    pub trailing_rewards: Tally,
+    /// Rows without an action that hold values other than zero in columns that nothing reads of such rows.
+    pub unread: Tally,
+    /// Those columns.
+    pub unread_columns: BTreeSet<String>,
 }
 
 impl Noticed {
     /// Adds what was noticed elsewhere.
     pub fn merge(&mut self, other: &Self) {
-        self.discontinuities += other.discontinuities;
-        let firsts = [self.first_discontinuity, other.first_discontinuity];
-        self.first_discontinuity = firsts.into_iter().flatten().min();
+        self.discontinuities.merge(&other.discontinuities);
+        self.trailing_rewards.merge(&other.trailing_rewards);
+        self.unread.merge(&other.unread);
+        self.unread_columns.extend(other.unread_columns.iter().cloned());
     }
 }
 

@@ -17,13 +17,15 @@
 //!
 //! A log whose environments take turns has a run a row, so everything here is linear in the runs, or nearly.
 
+mod tails;
 mod waiting;
 
 use std::collections::HashMap;
 
+use super::Tally;
 use super::index::Span;
 use super::runs::{Done, Run};
-use crate::column::ACTIONS;
+use crate::column::{ACTIONS, OBS, TERMINATEDS, TRUNCATEDS};
 use crate::error::{Error, Result};
 use crate::job::Duplicates;
 
@@ -36,6 +38,8 @@ pub struct RowPrint {
     pub obs: u64,
     /// Of the observation after it, where recorded.
     pub next_obs: Option<u64>,
+    /// Whether it holds a reward other than zero.
+    pub rewarded: bool,
 }
 
 /// Looks up the print of a global row.
@@ -58,6 +62,8 @@ pub struct Resolved {
     pub first_duplicate: Option<u64>,
     /// Rewards that came while the agent did not act: the step they are added to, and the row that holds them.
     pub hanging: Vec<(u64, u64)>,
+    /// Rows without an action that were dropped, because their observation stands elsewhere, and hold a reward.
+    pub unread_rewards: Tally,
 }
 
 /// An episode while its rows are put together.
@@ -99,6 +105,38 @@ impl Growing {
         }
     }
 
+    /// Drops a row without an action whose observation stands in another row, too: `known`, or else the one behind the
+    /// last step.
+    fn drop_tail(
+        &mut self,
+        run: &Run,
+        known: Option<u64>,
+        t: Option<i64>,
+        prints: &Prints<'_>,
+    ) -> Result<(), RowError> {
+        let row = run.span.first();
+        let located = |error: Error| RowError { error: with_t(error, t), row };
+        if known.is_some() && run.done.any() {
+            let flag = flag_of(run.done);
+            let what = format!("the episode goes on after its end: {flag} is true on a row without an action");
+            let error = Error::data(what).column(flag);
+            return Err(located(
+                error.hint("only the row behind an episode's last step may carry the flag that ends it"),
+            ));
+        }
+        let other = known.or(self.episode.tail).ok_or_else(|| located(Error::internal("no row to compare with")))?;
+        let (own, other) = (prints(row).map_err(located)?, prints(other).map_err(located)?);
+        if own.obs != other.obs {
+            return Err(located(other_observation(known.is_some())));
+        }
+        if own.rewarded {
+            self.episode.unread_rewards.add(row);
+        }
+        self.episode.done.terminated |= run.done.terminated;
+        self.episode.done.truncated |= run.done.truncated;
+        Ok(())
+    }
+
     /// A row without an action: the observation after the last step, and the episode's end where it carries flags.
     fn end_with(&mut self, run: &Run) {
         self.episode.tail = Some(run.span.first());
@@ -121,18 +159,18 @@ pub struct RowError {
 #[must_use]
 pub fn rows_to_print(runs: &[Run], timed: bool, duplicates: Duplicates) -> Vec<Span> {
     let mut sorted: Vec<&Run> = runs.iter().filter(|r| !r.tail && !r.hanging).collect();
-    if sorted.len() < 2 {
-        return Vec::new();
-    }
+    let tails = runs.iter().filter(|r| r.tail).count();
     if !timed {
-        return sorted.iter().map(|r| r.span).collect();
+        // A lone run repeats nothing, and a lone trailing row behind it is compared with nothing.
+        let (steps, tails) = (sorted.len() > 1, tails > 1 || (tails > 0 && sorted.len() > 1));
+        return runs.iter().filter(|r| !r.hanging && if r.tail { tails } else { steps }).map(|r| r.span).collect();
     }
-    if duplicates == Duplicates::Keep {
-        return Vec::new();
+    let mut out = if tails > 0 { tails::to_print(runs, duplicates) } else { Vec::new() };
+    if sorted.len() < 2 || duplicates == Duplicates::Keep {
+        return out;
     }
     // Only where runs cover the same t. Sorted by t, those that overlap form groups without a gap between them.
     sorted.sort_by_key(|r| (r.t, r.span.first()));
-    let mut out = Vec::new();
     for group in sorted.chunk_by(overlapping()) {
         if group.len() > 1 {
             out.extend(group.iter().map(|r| r.span));
@@ -207,6 +245,8 @@ fn one_by_time(
 ) -> Result<Resolved, RowError> {
     let t_started = runs[0].t;
     let mut out = Growing { episode: Resolved { t_started, ..Resolved::default() }, ..Growing::default() };
+    // Where rows that are kept as a copy end: a trailing row there may be theirs.
+    let mut copies: HashMap<i128, u64> = HashMap::new();
     for run in runs {
         // Counted from the first row, so that no `t` overflows.
         let step = run.t.abs_diff(t_started);
@@ -219,17 +259,22 @@ fn one_by_time(
             return Err(gap(step - out.steps, run));
         }
         if run.tail {
-            // An observation that stands there already, as a step's or from another such row, is no step twice.
             if out.episode.tail.is_none() && step == out.steps {
                 out.end_with(run);
-            } else if step == out.steps && duplicates == Duplicates::Keep {
+            } else if let Some(left) = copies.get_mut(&i128::from(run.t)).filter(|left| **left > 0) {
+                *left -= 1;
                 again.push(*run);
+            } else {
+                // Its observation stands there already, as a step's or in another such row.
+                out.drop_tail(run, out.row(step), Some(run.t), prints)?;
             }
             continue;
         }
         let overlap = (out.steps - step).min(run.span.len());
         if overlap > 0 && duplicates == Duplicates::Keep {
-            again.push(Run { span: run.span.slice(0, overlap), ..*run });
+            let copy = Run { span: run.span.slice(0, overlap), ..*run };
+            *copies.entry(end_t(&copy)).or_default() += 1;
+            again.push(copy);
         } else {
             for i in 0..overlap {
                 let (t, row) = (run.t.saturating_add_unsigned(i), run.span.row(i));
@@ -265,13 +310,31 @@ fn null_inside(row: u64, t: Option<i64>) -> RowError {
     let error = Error::data("found null, expected an action: the episode goes on after this row")
         .column(ACTIONS)
         .hint("only the row behind an episode's last step, which holds the last observation, may have no action");
-    RowError {
-        error: match t {
-            Some(t) => error.t(t),
-            None => error,
-        },
-        row,
+    RowError { error: with_t(error, t), row }
+}
+
+fn with_t(error: Error, t: Option<i64>) -> Error {
+    match t {
+        Some(t) => error.t(t),
+        None => error,
     }
+}
+
+/// A row without an action that holds another observation than the row that stands in its place.
+fn other_observation(inside: bool) -> Error {
+    let (what, hint) = if inside {
+        (
+            "found null, expected an action: the row holds another observation than the step in its place",
+            "a row without an action may end a chunk, and then repeats the observation of the next chunk's first row; \
+             if this one was a step, its action is missing",
+        )
+    } else {
+        (
+            "two rows hold the observation after the last step, and they differ",
+            "if episode ids repeat between files, give every episode its own id",
+        )
+    };
+    Error::data(what).column(if inside { ACTIONS } else { OBS }).hint(hint)
 }
 
 fn same(first: u64, row: u64, prints: &Prints<'_>) -> Result<()> {
@@ -283,19 +346,18 @@ fn same(first: u64, row: u64, prints: &Prints<'_>) -> Result<()> {
 }
 
 fn after_the_end(so_far: &Growing, row: u64, t: Option<i64>) -> RowError {
-    let flag = if so_far.episode.done.terminated { "terminateds" } else { "truncateds" };
+    let flag = flag_of(so_far.episode.done);
     let error = Error::data(format!(
         "the episode goes on after its end: {flag} is true on step {}, and other rows follow",
         so_far.steps.max(1) - 1
     ))
     .hint("give every episode its own id; if the rows of an episode are out of order, map its time step to `t`");
-    RowError {
-        error: match t {
-            Some(t) => error.t(t),
-            None => error,
-        },
-        row,
-    }
+    RowError { error: with_t(error, t), row }
+}
+
+/// The column of the flag that ended an episode.
+fn flag_of(done: Done) -> &'static str {
+    if done.terminated { TERMINATEDS } else { TRUNCATEDS }
 }
 
 fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Result<Vec<Resolved>, RowError> {
@@ -304,15 +366,18 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
     let mut finished = Vec::new();
     let mut episode = Growing::default();
     let mut contents = Contents::default();
+    // The row that stands behind those that the run before repeated, if that is a step.
+    let mut behind: Option<u64> = None;
     for run in runs {
         if run.tail {
             match episode.episode.tail {
                 Some(tail) if episode.steps == 0 => return Err(null_inside(tail, None)),
-                Some(_) => {} // the last observation once more
-                None => episode.end_with(run),
+                None if behind.is_none() => episode.end_with(run),
+                _ => episode.drop_tail(run, behind, None, prints)?,
             }
             continue;
         }
+        behind = None;
         if !compare {
             if let Some(tail) = episode.episode.tail {
                 return Err(null_inside(tail, None));
@@ -343,7 +408,10 @@ fn by_content(runs: &[Run], duplicates: Duplicates, prints: &Prints<'_>) -> Resu
                 contents = Contents::default();
                 0
             }
-            Some((_, n)) => n,
+            Some((at, n)) => {
+                behind = Some(at + n).filter(|_| n == rows.len()).and_then(|next| episode.row(next as u64));
+                n
+            }
         };
         if ended && dropped < rows.len() && dropped > 0 {
             return Err(beyond(&episode, run.span.row(dropped as u64)));
@@ -409,7 +477,7 @@ mod tests {
     fn prints<'a>(contents: &'a [u128], obs: &'a [u64]) -> impl Fn(u64) -> Result<RowPrint> + 'a {
         move |row| {
             let i = usize::try_from(row).unwrap();
-            Ok(RowPrint { content: contents[i], obs: obs[i], next_obs: Some(obs[i] + 1) })
+            Ok(RowPrint { content: contents[i], obs: obs[i], next_obs: Some(obs[i] + 1), rewarded: false })
         }
     }
 
@@ -486,7 +554,7 @@ mod tests {
         let out = resolve(&back, true, DROP, &prints(&[], &[])).unwrap();
         assert_eq!(out[0].spans.len(), 200_000);
         let forth: Vec<Run> = (0..200_000).map(|row| run(row * 2, 1, 0, false)).collect();
-        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None });
+        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, rewarded: false });
         assert_eq!(resolve(&forth, false, DROP, &print).unwrap()[0].spans.len(), 1);
     }
 
@@ -549,6 +617,65 @@ mod tests {
         assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 5)]], Some(5)));
         let error = resolve(&[tail, run(6, 5, 0, false)], false, DROP, &unprinted).unwrap_err();
         assert!(error.error.what().contains("the episode goes on after this row"), "{}", error.error);
+    }
+
+    /// Rows 0 to 4 are steps 0 to 2 and 2 to 3, with a row without an action in between that holds `obs`.
+    fn chunks(obs: u64, timed: bool) -> Result<Vec<Resolved>, RowError> {
+        let runs = [run(0, 2, 0, false), tail(2, 2, false), run(3, 2, 2, true)];
+        let runs = if timed { runs.to_vec() } else { vec![runs[0], tail(1, 0, false), runs[2]] };
+        resolve(&runs, timed, DROP, &|row: u64| {
+            let obs = if row == 2 { obs } else { [0, 1, 0, 2, 3][usize::try_from(row).unwrap()] };
+            Ok(RowPrint { content: row.into(), obs, next_obs: None, rewarded: row == 2 })
+        })
+    }
+
+    #[test]
+    fn the_row_that_ends_a_chunk_repeats_the_next_ones_first_observation() {
+        let out = chunks(2, true).unwrap();
+        assert_eq!((spans(&out), out[0].tail, out[0].duplicates), (vec![vec![(0, 2), (3, 2)]], None, 0));
+        assert_eq!(out[0].unread_rewards, Tally { count: 1, first: Some(2) });
+        let error = chunks(7, true).unwrap_err();
+        assert!(error.error.what().contains("another observation than the step in its place"), "{}", error.error);
+        assert_eq!(
+            (error.row, error.error.place().t, error.error.place().column.as_deref()),
+            (2, Some(2), Some("actions"))
+        );
+        let runs = [run(0, 2, 0, false), tail(2, 2, false), run(3, 2, 2, true)];
+        assert_eq!(rows_to_print(&runs, true, DROP), [Span::one(3), Span::one(2)]);
+        // A flag that ends the episode is no chunk's.
+        let ended = [runs[0], tail(2, 2, true), runs[2]];
+        let error = resolve(&ended, true, DROP, &prints(&[0; 5], &[0, 1, 2, 2, 3])).unwrap_err();
+        assert!(error.error.what().contains("terminateds is true on a row without an action"), "{}", error.error);
+    }
+
+    #[test]
+    fn rows_behind_the_last_step_must_not_differ() {
+        for (timed, duplicates) in [(true, DROP), (false, DROP), (true, Duplicates::Keep)] {
+            let runs = [run(0, 2, 0, false), tail(2, 2, false), tail(3, 2, true)];
+            let printed = rows_to_print(&runs, timed, duplicates);
+            assert_eq!(printed, [Span::one(2), Span::one(3)], "timed: {timed}");
+            let out = resolve(&runs, timed, duplicates, &prints(&[0; 4], &[0, 1, 2, 2])).unwrap();
+            assert_eq!((out[0].tail, out[0].done.terminated), (Some(2), true));
+            let error = resolve(&runs, timed, duplicates, &prints(&[0; 4], &[0, 1, 2, 9])).unwrap_err();
+            assert_eq!((error.row, error.error.place().column.as_deref()), (3, Some("obs")), "timed: {timed}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_recorded_again_does_not_end_the_episode() {
+        // Steps 0 to 3, then steps 0 and 1 again with the observation after them, which is step 2's.
+        let runs = [run(0, 4, 0, false), run(4, 2, 0, false), tail(6, 2, false)];
+        let contents = [1, 2, 3, 4, 1, 2, 0];
+        for timed in [true, false] {
+            let out = resolve(&runs, timed, DROP, &prints(&contents, &[0, 1, 2, 3, 0, 1, 2])).unwrap();
+            assert_eq!((spans(&out), out[0].tail), (vec![vec![(0, 4)]], None), "timed: {timed}");
+            let error = resolve(&runs, timed, DROP, &prints(&contents, &[0, 1, 2, 3, 0, 1, 9])).unwrap_err();
+            assert_eq!(error.row, 6, "timed: {timed}");
+            // Kept, it is an episode of its own, and that is its last observation.
+            let kept = resolve(&runs, timed, Duplicates::Keep, &prints(&contents, &[0, 1, 2, 3, 0, 1, 2])).unwrap();
+            assert_eq!(spans(&kept), [[(0, 4)], [(4, 2)]], "timed: {timed}");
+            assert_eq!((kept[0].tail, kept[1].tail), (None, Some(6)), "timed: {timed}");
+        }
     }
 
     #[test]

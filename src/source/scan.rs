@@ -41,10 +41,10 @@ pub(super) struct ScanColumns {
     pub terminateds: Option<String>,
     /// Flag.
     pub truncateds: Option<String>,
-    /// A column of the observation: null in rows that hold only a reward.
-    pub obs: String,
-    /// A column of the action: null in rows that hold only the last observation.
-    pub actions: String,
+    /// The columns of the observation: null in rows that hold only a reward.
+    pub obs: Vec<String>,
+    /// The columns of the action: null in rows that hold only the last observation.
+    pub actions: Vec<String>,
     /// Extra outputs. In multi-agent data one may be null in all rows of a module, which then does not have it.
     pub extras: Vec<String>,
     /// Leaves of infos with the name of their column: one may be missing in some steps.
@@ -62,9 +62,10 @@ impl ScanColumns {
         let mut names: Vec<String> = optional.into_iter().flatten().chain([&self.eps_id]).cloned().collect();
         // Decoding a column only to find no null in it would cost as much as reading it.
         let may_be_null = |n: &&String| file.null_count(group.row_group, n) != Some(0);
-        names.extend(Some(&self.actions).filter(may_be_null).cloned());
+        names.extend(Self::nullable(&self.actions, file, group).into_iter().flatten().cloned());
         if self.agent.is_some() {
-            names.extend(Some(&self.obs).into_iter().chain(&self.extras).filter(may_be_null).cloned());
+            names.extend(Self::nullable(&self.obs, file, group).into_iter().flatten().cloned());
+            names.extend(self.extras.iter().filter(may_be_null).cloned());
         }
         // Of infos, the values must be looked at as well: lists in them may have any length.
         names.extend(self.infos.iter().map(|(source, ..)| source.clone()));
@@ -72,6 +73,11 @@ impl ScanColumns {
         names.sort_unstable();
         names.dedup();
         names
+    }
+
+    /// The columns of a value that may be null in a row group, because all of them may be.
+    pub fn nullable<'a>(columns: &'a [String], file: &InputFile, group: RowGroupRef) -> Option<&'a [String]> {
+        columns.iter().all(|name| file.null_count(group.row_group, name) != Some(0)).then_some(columns)
     }
 
     /// Rows of a batch: fewer where values are among what is read, and large.
@@ -316,8 +322,12 @@ impl Batch {
         let flags = |name: &Option<String>, canonical| {
             optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
         };
-        let nulls = |name: &str| batch.column_by_name(name).and_then(Array::logical_nulls);
         let arrays = ingest::by_name(batch);
+        // Null where all of the value's columns are; those that the file does not have are.
+        let nulls = |names: &[String]| -> Option<NullBuffer> {
+            let read = names.iter().filter_map(|n| arrays.get(n.as_str())).map(|array| ingest::absent(array));
+            read.reduce(|a, b| Some(NullBuffer::new(a?.inner() | b?.inner()))).flatten()
+        };
         let extras = columns.extras.iter().enumerate();
         Ok(Self {
             len: batch.num_rows(),
@@ -329,7 +339,7 @@ impl Batch {
             truncateds: flags(&columns.truncateds, column::TRUNCATEDS)?,
             obs_nulls: nulls(&columns.obs),
             action_nulls: nulls(&columns.actions),
-            extras: extras.filter_map(|(i, n)| arrays.get(n.as_str()).map(|a| (i, a.logical_nulls()))).collect(),
+            extras: extras.filter_map(|(i, n)| arrays.get(n.as_str()).map(|a| (i, ingest::absent(a)))).collect(),
             has_infos: !columns.infos.is_empty(),
         })
     }

@@ -22,6 +22,7 @@ mod job;
 mod laws;
 mod layouts;
 mod look_back;
+mod loss;
 mod memory;
 mod modules;
 mod output;

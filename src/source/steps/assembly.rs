@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::StepsSource;
 use super::shape::{Leaf, Shape};
-use crate::column::{self, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
+use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::source::Noticed;
@@ -183,6 +183,45 @@ impl<'a> Assembly<'a> {
             let (block, start) = self.blocks.row(row)?;
             self.compare_seam(before, Piece { block, start, len: 1, step: 1 }, noticed)?;
         }
+        if let Some(row) = entry.tail() {
+            self.check_tail(row, before, noticed)?;
+        }
+        entry.hanging().iter().try_for_each(|&(_, row)| self.notice_unread(row, noticed))
+    }
+
+    /// Counts what the row behind the last step holds and nothing reads. `before` is the last step, where its next
+    /// observation was recorded.
+    fn check_tail(&self, row: u64, before: Option<(&Columns, usize)>, noticed: &mut Noticed) -> Result<()> {
+        let (block, at) = self.blocks.row(row)?;
+        let (columns, nulls) = parts(block)?;
+        if !self.next_pairs.iter().any(|&(obs, _)| is_null(nulls, obs, at)) {
+            self.compare_seam(before, Piece { block, start: at, len: 1, step: 1 }, noticed)?;
+        }
+        let rewards = self.recorded().filter(|c| root(&c.name) == REWARDS);
+        if rewards.into_iter().any(|c| !is_null(nulls, c.at, at) && !columns.at(c.at).is_zero(at)) {
+            noticed.trailing_rewards.add(row);
+        }
+        self.notice_unread(row, noticed)
+    }
+
+    /// Counts a row without an action that holds what nothing reads of such a row: a model output, a next observation. Zeros
+    /// are what recorders fill columns with.
+    fn notice_unread(&self, row: u64, noticed: &mut Noticed) -> Result<()> {
+        let (block, at) = self.blocks.row(row)?;
+        let (columns, nulls) = parts(block)?;
+        let is_unread = |name: &str| !matches!(root(name), OBS | ACTIONS | REWARDS | INFOS);
+        let mut any = false;
+        for (c, (name, _)) in self.all.iter().enumerate().filter(|(_, (name, _))| is_unread(name)) {
+            if !is_null(nulls, c, at) && !columns.at(c).is_zero(at) {
+                any = true;
+                if !noticed.unread_columns.contains(&**name) {
+                    noticed.unread_columns.insert(name.to_string());
+                }
+            }
+        }
+        if any {
+            noticed.unread.add(row);
+        }
         Ok(())
     }
 
@@ -226,25 +265,36 @@ impl<'a> Assembly<'a> {
     }
 
     /// Adds rewards that came while an agent did not act to the steps that they belong to. `hanging`: where an episode
-    /// starts in `to`, the step in it, and the row that holds the reward.
+    /// starts in `to`, the step in it, and the row that holds the reward; in the order of the steps.
+    ///
+    /// The sum has the dtype of the rewards: a wider one would be another column, for all rows, because of one of them.
     pub(super) fn add_hanging_rewards(
         &self,
         hanging: impl Iterator<Item = (usize, u64, u64)>,
         to: &mut Columns,
     ) -> Result<()> {
         let mut adds: Vec<(usize, &[u8])> = Vec::new();
-        let Some(at) = self.recorded().find(|c| *c.name == *REWARDS).map(|c| c.at) else { return Ok(()) };
+        let mut rows: Vec<u64> = Vec::new();
+        let Some(column) = self.recorded().find(|c| *c.name == *REWARDS).map(|c| c.at) else { return Ok(()) };
         for (start, step, row) in hanging {
             let (block, i) = self.blocks.row(row)?;
             refuse_bad(Piece { block, start: i, len: 1, step: 1 })?;
             let (columns, nulls) = parts(block)?;
             let step = usize::try_from(step).map_err(|_| Error::internal("an episode larger than memory"))?;
-            if !is_null(nulls, at, i) {
-                adds.push((start + step, columns.at(at).row(i)));
+            if !is_null(nulls, column, i) {
+                adds.push((start + step, columns.at(column).row(i)));
+                rows.push(row);
             }
         }
         if let (false, Some(rewards)) = (adds.is_empty(), to.get(REWARDS)) {
-            let sum = rewards.with_added_rows(&adds);
+            let sum = rewards.with_added_rows(&adds).map_err(|at| {
+                let what = format!(
+                    "the reward of an agent that waits is added to that of its last action, and {} does not hold the sum",
+                    self.all[column].1.dtype
+                );
+                let error = Error::data(what).column(REWARDS);
+                self.source.rows.locate(rows[at], error.hint("cast the rewards to a wider type before: float64, int64"))
+            })?;
             to.set(REWARDS, sum);
         }
         Ok(())
@@ -275,7 +325,7 @@ impl<'a> Assembly<'a> {
         let Some((last, at)) = before else { return Ok(()) };
         let (columns, _) = parts(piece.block)?;
         if self.next_pairs.iter().any(|&(obs, next)| last.at(next).row(at) != columns.at(obs).row(piece.start)) {
-            notice(noticed, piece.block.rows.at(piece.start));
+            noticed.discontinuities.add(piece.block.rows.at(piece.start));
         }
         Ok(())
     }
@@ -293,7 +343,7 @@ impl<'a> Assembly<'a> {
         for (row, after) in piece.rows().zip(piece.rows().skip(1)) {
             let differs = |&(obs, next): &(usize, usize)| columns.at(obs).row(after) != columns.at(next).row(row);
             if self.next_pairs.iter().any(differs) && !self.next_obs_is_null(nulls, row) {
-                notice(noticed, piece.block.rows.at(after));
+                noticed.discontinuities.add(piece.block.rows.at(after));
             }
         }
         Ok(())
@@ -363,10 +413,4 @@ impl<'a> Assembly<'a> {
 /// The row of the step after a slice's last one.
 fn behind(entry: &Entry) -> Option<u64> {
     entry.slice().and_then(|s| s.behind)
-}
-
-fn notice(noticed: &mut Noticed, row: u64) {
-    noticed.discontinuities += 1;
-    let first = noticed.first_discontinuity.get_or_insert(row);
-    *first = row.min(*first);
 }

@@ -51,7 +51,7 @@ impl StepsSource {
     /// If recorded next observations do not fit the observations.
     pub fn new(recognised: String, rows: RowMap, unified: Unified) -> Result<Self> {
         let name_of = |name: &str| unified.column(name).map(|c| c.source.clone());
-        let first_of = |root: &str| unified.under(root).next().map(|c| c.source.clone()).unwrap_or_default();
+        let all_of = |root: &str| unified.under(root).map(|c| c.source.clone()).collect();
         let extra =
             |c: &&super::schema::UnifiedColumn| !c.leaves.is_empty() && is_extra(&c.name) && root(&c.name) != NEXT_OBS;
         let leaves = |c: &super::schema::UnifiedColumn| -> Vec<_> {
@@ -65,8 +65,8 @@ impl StepsSource {
             t: name_of(column::T),
             terminateds: name_of(column::TERMINATEDS),
             truncateds: name_of(column::TRUNCATEDS),
-            obs: first_of(OBS),
-            actions: first_of(ACTIONS),
+            obs: all_of(OBS),
+            actions: all_of(ACTIONS),
             extras: unified.columns.iter().filter(extra).map(|c| c.source.clone()).collect(),
         };
         let (steps, next) = split_leaves(&unified)?;
@@ -372,6 +372,7 @@ impl StepsSource {
         index.episodes_read += 1;
         index.steps_read += steps + episode.duplicates;
         index.oddities.empty_episodes += u64::from(steps == 0);
+        index.oddities.unread_rewards.merge(&episode.unread_rewards);
         if episode.duplicates > 0 {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
@@ -457,12 +458,11 @@ impl Source for StepsSource {
 
     fn peek(&self) -> Result<EpisodeLayout> {
         // A trailing row can hold the last observation only where actions can be null at all.
-        let may_trail = Some(&self.scan.actions).is_some_and(|name| {
-            self.rows.groups().iter().any(|g| {
-                let file = &self.rows.files()[g.file];
-                file.null_count(g.row_group, name) != Some(0)
-            })
-        });
+        let may_trail = self
+            .rows
+            .groups()
+            .iter()
+            .any(|g| ScanColumns::nullable(&self.scan.actions, &self.rows.files()[g.file], *g).is_some());
         Ok(EpisodeLayout { steps: self.shape.steps.clone(), last_obs: self.shape.has_next_obs() || may_trail })
     }
 
