@@ -183,7 +183,7 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
     let files = files(&job, &mut out, &mut problems)?;
     columns(&files, &mut out, &mut problems);
     if !files.is_empty() {
-        episodes(&job, threads, &mut out, &mut problems, progress)?;
+        episodes(&job, files, threads, &mut out, &mut problems, progress)?;
     }
     out.problems = problems.finish();
     Ok(Report::Recording(Box::new(out)))
@@ -192,7 +192,11 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
 /// Opens every file.
 fn files(job: &Job, out: &mut Recording, problems: &mut Problems) -> Result<Vec<Arc<InputFile>>> {
     let mut files = Vec::new();
-    for path in discover(&job.input.paths, &job.base)? {
+    let discovered = discover(&job.input.paths, &job.base)?;
+    for note in recognise::notes(&discovered, job)? {
+        problems.note(&note, None);
+    }
+    for path in discovered.files {
         match InputFile::open_in(&path, &job.base) {
             Ok(file) => {
                 out.files.push(FileSummary {
@@ -248,6 +252,7 @@ fn columns(files: &[Arc<InputFile>], out: &mut Recording, problems: &mut Problem
 /// The episodes, as far as they can be told.
 fn episodes(
     job: &Job,
+    files: Vec<Arc<InputFile>>,
     threads: usize,
     out: &mut Recording,
     problems: &mut Problems,
@@ -260,7 +265,7 @@ fn episodes(
         problems.error(&e, 1);
         Ok(())
     };
-    let source = match recognise::open(job) {
+    let source = match recognise::open_files(job, files, false) {
         Ok(source) => source,
         Err(e) => return told(e, problems),
     };

@@ -135,6 +135,7 @@ pub(super) fn manifest(
         problem(count, &format!("{} NaN or infinite in `{column}`", either(count, "value is", "values are")), None);
     }
     let mut notes = source.notes().to_vec();
+    notes.extend(source.rows().notes().iter().cloned());
     notes.extend(
         index.faults.list().iter().take(NAMED).map(|f| format!("left out: {} ({})", f.error.what(), f.error.place())),
     );

@@ -3,18 +3,13 @@
 use std::path::PathBuf;
 
 use crate::job::Format;
+pub use crate::source::file::{MANIFEST, QUARANTINE, UNFINISHED};
 
-/// The data set's description. Written last.
-pub const MANIFEST: &str = "manifest.json";
 /// Time and speed of the run that wrote the data set.
 pub const RUN: &str = "run.json";
-/// The folder of what was left out; see `input.on_bad_episode`.
-pub const QUARANTINE: &str = "quarantine";
 /// The folder of steps that stand once; see `output.windows`. Beside the modules and not inside of them, because readers of
 /// a folder of Parquet files look into folders inside of it, too.
 pub const TABLES: &str = "tables";
-/// Stands in the directory of a run that has not finished.
-pub const UNFINISHED: &str = ".gristmill-unfinished";
 pub(super) const MANIFEST_DRAFT: &str = ".manifest.json.draft";
 
 /// The folder of one module's shards.

@@ -18,6 +18,7 @@ mod pages;
 mod parquet;
 mod stamp;
 mod thrift;
+mod written;
 
 use std::any::Any;
 use std::cell::Cell;
@@ -32,8 +33,10 @@ use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use arrow::datatypes::{Field, SchemaRef};
 
-pub use discover::discover;
+pub use discover::{Discovered, discover};
+pub(crate) use discover::{NO_RECORDING, name_in};
 use stamp::Stamp;
+pub use written::{MANIFEST, QUARANTINE, UNFINISHED};
 
 use crate::error::{Error, Kind, Result};
 
@@ -123,11 +126,7 @@ impl InputFile {
     /// # Errors
     /// See [`InputFile::open`].
     pub fn open_in(path: &Path, base: &Path) -> Result<Self> {
-        let base = discover::absolute(base)?;
-        let full = discover::absolute(path)?;
-        let name = full.strip_prefix(&base).unwrap_or(&full);
-        let name = name.components().map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/");
-        Self::open_named(path, if full.starts_with(&base) { name } else { full.display().to_string() })
+        Self::open_named(path, discover::name_in(path, base)?)
     }
 
     fn open_named(path: &Path, name: String) -> Result<Self> {

@@ -1,10 +1,12 @@
 //! Which layout the files are in, and the source for it.
 
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Source;
 use super::faults::{LostFile, is_of_data};
-use super::file::{InputFile, discover};
+use super::file::{Discovered, InputFile, NO_RECORDING, discover, name_in};
 use super::ingest::type_name;
 use super::items::{ItemsSource, is_item_type};
 use super::rows::RowMap;
@@ -43,7 +45,13 @@ pub fn open(job: &Job) -> Result<Box<dyn Source>> {
 /// # Errors
 /// See [`open`].
 pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
-    let paths = discover(&job.input.paths, &job.base)?;
+    let discovered = discover(&job.input.paths, &job.base)?;
+    if let Some(set) = discovered.named.first() {
+        let error = Error::usage("found a data set that gristmill wrote, expected a recording");
+        return Err(error.file(name_in(set, &job.base)?).hint(NO_RECORDING));
+    }
+    let notes = notes(&discovered, job)?;
+    let paths = discovered.files;
     let tolerant = job.input.on_bad_episode != OnBadEpisode::Fail;
     let (mut files, mut lost) = (Vec::with_capacity(paths.len()), Vec::new());
     for path in &paths {
@@ -59,7 +67,27 @@ pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
     if let (true, Some(first)) = (files.is_empty(), lost.first()) {
         return Err(first.error.clone());
     }
-    open_rows(job, RowMap::new(files).with_lost(lost), infos)
+    open_rows(job, RowMap::new(files).with_lost(lost).with_notes(notes), infos)
+}
+
+/// What to tell of data sets that lie where recordings were looked for. That of the job itself is no news, and what is told
+/// must not depend on whether it is there already.
+pub(crate) fn notes(discovered: &Discovered, job: &Job) -> Result<Vec<String>> {
+    let output = fs::canonicalize(job.output_path()).ok();
+    let others = discovered.passed_over.iter().filter(|set| output.is_none() || fs::canonicalize(set).ok() != output);
+    let note = |set: &PathBuf| {
+        Ok(format!(
+            "{} is passed over: it is no recording, but a data set that gristmill wrote",
+            name_in(set, &job.base)?
+        ))
+    };
+    let spelled_out = discovered.spelled_out.iter().map(|set| {
+        Ok(format!(
+            "shards of the data set {} are read as if they were a recording, as the paths say",
+            name_in(set, &job.base)?
+        ))
+    });
+    others.map(note).chain(spelled_out).collect()
 }
 
 /// Opens files that were found already, or that are none: tables in memory.

@@ -32,6 +32,7 @@ pub struct RowMap {
     groups: Vec<RowGroupRef>,
     rows: u64,
     lost: Vec<LostFile>,
+    notes: Vec<String>,
 }
 
 impl RowMap {
@@ -48,7 +49,7 @@ impl RowMap {
                 rows += n;
             }
         }
-        Self { files, groups, rows, lost: Vec::new() }
+        Self { files, groups, rows, lost: Vec::new(), notes: Vec::new() }
     }
 
     /// The same, with files that are left out because they cannot be opened.
@@ -62,6 +63,19 @@ impl RowMap {
     #[must_use]
     pub fn lost(&self) -> &[LostFile] {
         &self.lost
+    }
+
+    /// The same, with sentences for the report about what else lies where the files do.
+    #[must_use]
+    pub fn with_notes(mut self, notes: Vec<String>) -> Self {
+        self.notes = notes;
+        self
+    }
+
+    /// Sentences for the report about what else lies where the files do.
+    #[must_use]
+    pub fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The files.

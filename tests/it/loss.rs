@@ -262,3 +262,34 @@ fn rewards_that_are_not_finite_are_told() {
     contains(&stdout(&output), &["3 values are NaN or infinite in `rewards`"]);
     contains(&inspected(&work).join("\n"), &["2 rewards are NaN or infinite", "row group 0, row 2"]);
 }
+
+#[test]
+fn data_sets_among_the_input_are_no_recordings() {
+    let work = Work::of(steps());
+    let convert = |args: &[&str]| gristmill(&[&["convert"], args].concat(), work.path());
+    let first = work.manifest_of(&convert(&["--input", "in", "--output", "out"]));
+    // An older data set beside the recording: told, and nothing else changes.
+    std::fs::rename(work.path().join("out"), work.path().join("in/old")).unwrap();
+    let second = work.manifest_of(&convert(&["--input", "in", "--output", "out"]));
+    assert_eq!(second["content_digest"], first["content_digest"]);
+    assert_eq!(told(&second), ["in/old is passed over: it is no recording, but a data set that gristmill wrote"]);
+    contains(&inspected(&work).join("\n"), &["in/old is passed over"]);
+    // The job's own, inside of its input: the same bytes whether it is there or not.
+    let inside = || {
+        let output = convert(&["--input", "in", "--output", "in/new", "--overwrite"]);
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        std::fs::read(work.path().join("in/new/manifest.json")).unwrap()
+    };
+    assert_eq!(inside(), inside());
+    std::fs::remove_dir_all(work.path().join("out")).unwrap();
+    for named in ["in/old", "in/old/*/*.parquet", "in/old/**/*.parquet"] {
+        let said = work.refused(2, &convert(&["--input", named, "--output", "out"]));
+        contains(&said, &["found a data set that gristmill wrote, expected a recording", "file in/old", "hint: "]);
+    }
+    // Spelled out, shards are read, and that they are is told.
+    let again = convert(&["--input", "in/old/default_policy", "--output", "out"]);
+    let notes = told(&work.manifest_of(&again));
+    assert_eq!(notes, ["shards of the data set in/old are read as if they were a recording, as the paths say"]);
+    let looked = gristmill(&["inspect", "in/old"], work.path());
+    contains(&stdout(&looked), &["data set  in/old"]);
+}

@@ -5,35 +5,66 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::written::{Known, QUARANTINE};
 use crate::error::{Error, Result, closest};
 
 /// What a data file's name ends in, when a folder is searched.
 const EXTENSIONS: [&str; 7] = ["parquet", "pq", "parq", "arrow", "arrows", "feather", "ipc"];
 
+/// What paths lead to.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// The files: absolute, sorted by their bytes, none twice.
+    pub files: Vec<PathBuf>,
+    /// Data sets of gristmill's that the paths name themselves. Their shards are among the files.
+    pub named: Vec<PathBuf>,
+    /// Data sets that lie deeper, below a directory or in the reach of a glob. None of their files is among the files.
+    pub passed_over: Vec<PathBuf>,
+    /// Data sets whose shards the paths spell out, folder or file.
+    pub spelled_out: Vec<PathBuf>,
+}
+
 /// The files meant by `paths`: files, globs and directories, relative to `base`.
 ///
 /// Directories are searched recursively for files with a data file's extension; names that start with `.` or `_` are
-/// bookkeeping (`_SUCCESS`, `_metadata`) and skipped. The result is absolute, sorted by its bytes, and names no file twice.
+/// bookkeeping (`_SUCCESS`, `_metadata`) and skipped, and so are data sets of gristmill's.
 ///
 /// # Errors
 /// If a file is missing, or a directory or glob yields none, or a path is a URL.
-pub fn discover(paths: &[String], base: &Path) -> Result<Vec<PathBuf>> {
+pub fn discover(paths: &[String], base: &Path) -> Result<Discovered> {
     if paths.is_empty() {
         return Err(Error::usage("no input: expected at least one file, glob or directory")
             .hint("set `[input] paths = [\"logs/*.parquet\"]` or give `--input`"));
     }
     let base = absolute(base)?;
-    let mut found = Vec::new();
+    let mut search = Search::default();
     for path in paths {
-        let before = found.len();
-        one(path, &base, &mut found)?;
-        debug_assert!(found.len() > before, "each path yields files or an error");
+        let before = search.found.files.len();
+        search.one(path, &base)?;
+        debug_assert!(search.found.files.len() > before, "each path yields files or an error");
     }
-    found.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
+    let Search { mut found, mut known } = search;
+    for path in &found.files {
+        // What was left out of a data set is a recording once it is repaired.
+        let set = known.around(path, Path::new("")).filter(|set| !path.starts_with(set.join(QUARANTINE)));
+        found.spelled_out.extend(set.filter(|set| !found.named.iter().any(|n| n == set)).map(Path::to_owned));
+    }
+    found.files.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
     let mut seen = HashSet::new();
     // The same file may be named by two patterns, or through a link. Its first name stays.
-    found.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+    found.files.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
+    for directories in [&mut found.named, &mut found.passed_over, &mut found.spelled_out] {
+        directories.sort();
+        directories.dedup();
+    }
     Ok(found)
+}
+
+/// Calls a path by its place below `base`, where it lies there.
+pub(crate) fn name_in(path: &Path, base: &Path) -> Result<String> {
+    let (base, full) = (absolute(base)?, absolute(path)?);
+    let Ok(name) = full.strip_prefix(&base) else { return Ok(full.display().to_string()) };
+    Ok(name.components().map(|c| c.as_os_str().to_string_lossy()).collect::<Vec<_>>().join("/"))
 }
 
 /// The path from the root, without looking at the disk.
@@ -42,97 +73,146 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::io("resolve the path", path, &e))
 }
 
-fn one(written: &str, base: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let local = written.strip_prefix("file://").unwrap_or(written);
-    if let Some((scheme, _)) = local.split_once("://") {
-        return Err(Error::usage(format!("reading from `{scheme}://` is not built yet: {written}"))
-            .hint("copy the files to this machine and give their path"));
-    }
-    let path = absolute(&base.join(local))?;
-    match fs::metadata(&path) {
-        Ok(meta) if meta.is_dir() => {
-            let before = found.len();
-            walk(&path, &mut HashSet::new(), found)?;
-            if found.len() == before {
-                return Err(Error::usage(format!(
+/// Files as they are found.
+#[derive(Debug, Default)]
+struct Search {
+    found: Discovered,
+    known: Known,
+}
+
+impl Search {
+    fn one(&mut self, written: &str, base: &Path) -> Result<()> {
+        let local = written.strip_prefix("file://").unwrap_or(written);
+        if let Some((scheme, _)) = local.split_once("://") {
+            return Err(Error::usage(format!("reading from `{scheme}://` is not built yet: {written}"))
+                .hint("copy the files to this machine and give their path"));
+        }
+        let path = absolute(&base.join(local))?;
+        match fs::metadata(&path) {
+            Ok(meta) if meta.is_dir() => {
+                if self.known.is_data_set(&path) {
+                    self.found.named.push(path.clone());
+                }
+                let (before, sets) = (self.found.files.len(), self.found.passed_over.len());
+                self.walk(&path, &mut HashSet::new())?;
+                if self.found.files.len() > before {
+                    return Ok(());
+                }
+                if let Some(set) = self.found.passed_over.get(sets) {
+                    return Err(nothing_else(written, set));
+                }
+                Err(Error::usage(format!(
                     "found no data files in the directory {written}: looked for *.{}; {}",
                     EXTENSIONS.join(", *."),
                     what_is_there(&path)
-                )));
+                )))
             }
-            Ok(())
+            Ok(_) => {
+                self.found.files.push(path);
+                Ok(())
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
+                if local.contains(['*', '?', '[']) {
+                    self.glob(written, local, base)
+                } else {
+                    Err(missing(written, &path))
+                }
+            }
+            Err(e) => Err(Error::io("look at the path", Path::new(written), &e)),
         }
-        Ok(_) => {
-            found.push(path);
-            Ok(())
+    }
+
+    fn glob(&mut self, written: &str, local: &str, base: &Path) -> Result<()> {
+        let base_text = base.to_str().ok_or_else(|| {
+            Error::usage(format!("globs need a working directory whose name is UTF-8, found {}", base.display()))
+        })?;
+        let escaped = PathBuf::from(glob::Pattern::escape(base_text));
+        let pattern = absolute(&escaped.join(local))?;
+        let options = glob::MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            require_literal_leading_dot: true,
+        };
+        let matches = glob::glob_with(&pattern.to_string_lossy(), options)
+            .map_err(|e| Error::usage(format!("`{written}` is no glob: {} at its character {}", e.msg, e.pos)))?;
+        // A pattern that spells out an extension means it, whatever it is.
+        let any_extension =
+            Path::new(local).extension().is_some_and(|e| !e.to_string_lossy().contains(['*', '?', '[']));
+        let underscore = Path::new(local).file_name().is_some_and(|n| n.to_string_lossy().starts_with('_'));
+        // The directory that the pattern spells out.
+        let spelled_out: PathBuf = Path::new(local)
+            .components()
+            .take_while(|c| !c.as_os_str().to_string_lossy().contains(['*', '?', '[']))
+            .collect();
+        let root = absolute(&base.join(spelled_out))?;
+        if self.known.is_data_set(&root) {
+            self.found.named.push(root.clone());
         }
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound || e.kind() == std::io::ErrorKind::NotADirectory => {
-            if local.contains(['*', '?', '[']) {
-                glob(written, local, base, found)
+        let (before, sets) = (self.found.files.len(), self.found.passed_over.len());
+        let mut passed_over = Vec::new();
+        for path in matches {
+            let path = path.map_err(|e| Error::io("search the directory", e.path(), e.error()))?;
+            if path.is_dir() && self.known.is_data_set(&path) {
+                self.found.passed_over.push(path);
+            } else if let Some(set) = self.known.around(&path, &root) {
+                self.found.passed_over.push(set.to_owned());
+            } else if path.is_dir() {
+                self.walk(&path, &mut HashSet::new())?;
+            } else if (underscore || !is_hidden(&path)) && (any_extension || has_data_extension(&path)) {
+                self.found.files.push(path);
             } else {
-                Err(missing(written, &path))
+                passed_over.push(path);
             }
         }
-        Err(e) => Err(Error::io("look at the path", Path::new(written), &e)),
+        if self.found.files.len() > before {
+            return Ok(());
+        }
+        if let Some(set) = self.found.passed_over.get(sets) {
+            return Err(nothing_else(written, set));
+        }
+        // The deepest directory of the pattern that exists tells most.
+        let literal = base.join(local);
+        let there = literal.ancestors().skip(1).find(|p| p.is_dir()).unwrap_or(base);
+        let passed = if passed_over.is_empty() { "" } else { " but files that are no data files" };
+        Err(Error::usage(format!("the glob `{written}` matches nothing{passed}; {}", what_is_there(there))))
+    }
+
+    /// All data files below a directory. `seen` guards against links that lead in circles.
+    fn walk(&mut self, dir: &Path, seen: &mut HashSet<PathBuf>) -> Result<()> {
+        let io = |e: std::io::Error| Error::io("list the directory", dir, &e);
+        if !seen.insert(fs::canonicalize(dir).map_err(io)?) {
+            return Ok(());
+        }
+        let mut entries: Vec<PathBuf> =
+            fs::read_dir(dir).map_err(io)?.map(|e| e.map(|e| e.path())).collect::<std::io::Result<_>>().map_err(io)?;
+        entries.sort();
+        for path in entries {
+            if is_hidden(&path) {
+                continue;
+            }
+            if path.is_dir() {
+                if self.known.is_data_set(&path) {
+                    self.found.passed_over.push(path);
+                } else {
+                    self.walk(&path, seen)?;
+                }
+            } else if has_data_extension(&path) {
+                self.found.files.push(path);
+            }
+        }
+        Ok(())
     }
 }
 
-fn glob(written: &str, local: &str, base: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
-    let base_text = base.to_str().ok_or_else(|| {
-        Error::usage(format!("globs need a working directory whose name is UTF-8, found {}", base.display()))
-    })?;
-    let escaped = PathBuf::from(glob::Pattern::escape(base_text));
-    let pattern = absolute(&escaped.join(local))?;
-    let options =
-        glob::MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
-    let matches = glob::glob_with(&pattern.to_string_lossy(), options)
-        .map_err(|e| Error::usage(format!("`{written}` is no glob: {} at its character {}", e.msg, e.pos)))?;
-    // A pattern that spells out an extension means it, whatever it is.
-    let any_extension = Path::new(local).extension().is_some_and(|e| !e.to_string_lossy().contains(['*', '?', '[']));
-    let underscore = Path::new(local).file_name().is_some_and(|n| n.to_string_lossy().starts_with('_'));
-    let before = found.len();
-    let mut passed_over = Vec::new();
-    for path in matches {
-        let path = path.map_err(|e| Error::io("search the directory", e.path(), e.error()))?;
-        if path.is_dir() {
-            walk(&path, &mut HashSet::new(), found)?;
-        } else if (underscore || !is_hidden(&path)) && (any_extension || has_data_extension(&path)) {
-            found.push(path);
-        } else {
-            passed_over.push(path);
-        }
-    }
-    if found.len() > before {
-        return Ok(());
-    }
-    // The deepest directory of the pattern that exists tells most.
-    let literal = base.join(local);
-    let there = literal.ancestors().skip(1).find(|p| p.is_dir()).unwrap_or(base);
-    let passed = if passed_over.is_empty() { "" } else { " but files that are no data files" };
-    Err(Error::usage(format!("the glob `{written}` matches nothing{passed}; {}", what_is_there(there))))
+/// A path that leads to a data set, and to nothing else.
+fn nothing_else(written: &str, set: &Path) -> Error {
+    let what = format!("found no recording in {written}: its data files are those of a data set that gristmill wrote");
+    Error::usage(what).file(set.display().to_string()).hint(NO_RECORDING)
 }
 
-/// All data files below a directory. `seen` guards against links that lead in circles.
-fn walk(dir: &Path, seen: &mut HashSet<PathBuf>, found: &mut Vec<PathBuf>) -> Result<()> {
-    let io = |e: std::io::Error| Error::io("list the directory", dir, &e);
-    if !seen.insert(fs::canonicalize(dir).map_err(io)?) {
-        return Ok(());
-    }
-    let mut entries: Vec<PathBuf> =
-        fs::read_dir(dir).map_err(io)?.map(|e| e.map(|e| e.path())).collect::<std::io::Result<_>>().map_err(io)?;
-    entries.sort();
-    for path in entries {
-        if is_hidden(&path) {
-            continue;
-        }
-        if path.is_dir() {
-            walk(&path, seen, found)?;
-        } else if has_data_extension(&path) {
-            found.push(path);
-        }
-    }
-    Ok(())
-}
+/// What to do with a data set in place of a recording.
+pub(crate) const NO_RECORDING: &str = "give the recording that it was made of; `gristmill inspect` and `verify` look at a \
+    data set, and to read shards as steps all the same, name them: DIR/MODULE/*.parquet";
 
 fn is_hidden(path: &Path) -> bool {
     path.file_name().is_none_or(|n| n.to_string_lossy().starts_with(['.', '_']))

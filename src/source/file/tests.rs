@@ -330,6 +330,7 @@ fn inputs_are_files_globs_and_directories() {
     let found = |patterns: &[&str]| -> Vec<String> {
         discover(&names(patterns), base)
             .unwrap()
+            .files
             .iter()
             .map(|p| p.strip_prefix(base).unwrap().display().to_string())
             .collect()
@@ -347,6 +348,49 @@ fn inputs_are_files_globs_and_directories() {
         std::os::unix::fs::symlink(base.join("sub"), base.join("sub/circle")).unwrap();
         assert_eq!(found(&["sub"]), ["sub/c.arrow"]);
     }
+}
+
+#[test]
+fn data_sets_are_no_recordings() {
+    let dir = TempDir::new().unwrap();
+    let base = dir.path();
+    for (path, text) in [
+        ("logs/a.parquet", ""),
+        ("logs/shards/manifest.json", "{\"gristmill\": \"0.1.0\", \"modules\": {}}"),
+        ("logs/shards/default_policy/part-00000.parquet", ""),
+        ("logs/shards/quarantine/rows/part-00000.parquet", ""),
+        ("logs/open/.gristmill-unfinished", ""),
+        ("logs/open/default_policy/part-00000.parquet", ""),
+        ("logs/theirs/manifest.json", "{\"version\": 3}"),
+        ("logs/theirs/b.parquet", ""),
+    ] {
+        let path = base.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    let of = |pattern: &str| discover(&names(&[pattern]), base).unwrap();
+    let shown = |paths: &[PathBuf]| -> Vec<String> {
+        paths.iter().map(|p| p.strip_prefix(base).unwrap().display().to_string()).collect()
+    };
+    for pattern in ["logs", "l*", "logs/**/*.parquet", "**/*.parquet", "logs/*"] {
+        let found = of(pattern);
+        assert_eq!(shown(&found.files), ["logs/a.parquet", "logs/theirs/b.parquet"], "{pattern}");
+        assert_eq!(shown(&found.passed_over), ["logs/open", "logs/shards"], "{pattern}");
+        assert!(found.named.is_empty() && found.spelled_out.is_empty(), "{pattern}");
+    }
+    for (pattern, set) in [("logs/shards", "logs/shards"), ("logs/open/*/*.parquet", "logs/open")] {
+        assert_eq!(shown(&of(pattern).named), [set], "{pattern}");
+    }
+    let shards = "logs/shards/default_policy/part-00000.parquet";
+    for pattern in [shards, "logs/shards/default_policy", "logs/shards/default_policy/*.parquet"] {
+        let found = of(pattern);
+        assert_eq!((shown(&found.files), shown(&found.spelled_out)), (vec![shards.into()], vec!["logs/shards".into()]));
+    }
+    let repaired = of("logs/shards/quarantine/rows");
+    assert_eq!((repaired.files.len(), repaired.spelled_out.len()), (1, 0));
+    fs::remove_file(base.join("logs/a.parquet")).unwrap();
+    let error = discover(&names(&["logs/*/*/*.parquet"]), base).unwrap_err();
+    assert!(error.what().contains("found no recording in logs/*/*/*.parquet"), "{error}");
 }
 
 #[test]
