@@ -1,5 +1,6 @@
 //! Connector pieces in order.
 
+mod clash;
 mod presets;
 mod promise;
 mod slices;
@@ -18,7 +19,7 @@ use crate::tensor::{Tensor, TensorBuilder};
 
 use self::presets::default_pieces;
 pub use self::presets::{resolved, without_effect};
-pub use self::promise::{ModulePlan, PipelineLayout, keeps_promise, without_windows};
+pub use self::promise::{ModulePlan, PipelineLayout, keeps_promise, unread_outputs, without_windows};
 pub use self::slices::{NeedsWhole, Slicing};
 pub use self::surveys::{ConnectorStatistics, Surveys};
 

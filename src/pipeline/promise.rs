@@ -1,9 +1,11 @@
 //! What a pipeline will make of a module's episodes, and that it does.
 
 use super::Pipeline;
+use super::clash::{Recorded, unread};
 use crate::batch::{BatchLayout, ColumnLayout, ModuleBatch, Rows, Stage};
 use crate::column::OBS;
-use crate::connector::Plan;
+use crate::connector::{Piece, Plan};
+use crate::connectors::AddColumnsFromEpisodesToTrainBatch;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::indexed::{BARE_STEPS, STEPS, Stored};
@@ -45,6 +47,8 @@ pub struct PipelineLayout {
     pub(super) numbering: Numbering,
     /// How many of the columns are there before that (they are the first ones).
     pub(super) bare_columns: usize,
+    /// Recorded outputs that are left out, because a piece makes columns of their names.
+    pub(super) replaced: Vec<String>,
 }
 
 impl PipelineLayout {
@@ -87,12 +91,19 @@ impl Pipeline {
         let cx = self.context(module);
         let (mut episodes, mut batch) = (episodes.clone(), BatchLayout::default());
         let (mut numbering, mut bare_columns) = (Numbering::None, 0);
+        let mut recorded = Recorded::new(module, &episodes)?;
         for (i, piece) in self.pieces.iter().enumerate() {
             if numbering == Numbering::None && !(piece.numbering() == Numbering::WithObservations && batch.has(OBS)) {
                 numbering = piece.numbering();
                 bare_columns = batch.columns.len();
             }
-            piece.layout(cx, &mut Plan { episodes: &mut episodes, batch: &mut batch }).map_err(|e| self.named(i, e))?;
+            let before = batch.columns.len();
+            if piece.name() == AddColumnsFromEpisodesToTrainBatch::NAME {
+                recorded.look_before(&batch);
+            }
+            let mut plan = Plan { episodes: &mut episodes, batch: &mut batch };
+            let made = piece.layout(cx, &mut plan).and_then(|()| recorded.check_added(&batch, before));
+            made.map_err(|e| self.named(i, e))?;
         }
         if numbering == Numbering::None {
             bare_columns = 0; // all columns agree
@@ -123,7 +134,14 @@ impl Pipeline {
             .job_key("learner.connectors")
             .hint("put AddTimeDimToBatchAndZeroPad after the pieces that add columns step by step"));
         }
-        Ok(PipelineLayout { columns: batch.columns, rows, windows: batch.windows, numbering, bare_columns })
+        Ok(PipelineLayout {
+            columns: batch.columns,
+            rows,
+            windows: batch.windows,
+            numbering,
+            bare_columns,
+            replaced: recorded.replaced,
+        })
     }
 }
 
@@ -135,6 +153,16 @@ pub fn without_windows(windows: WindowStorage, modules: &[ModulePlan]) -> Option
         "output.windows = \"indexed\" has no effect: no column is a stack of frames or a sequence that is padded with zeros"
             .to_owned()
     })
+}
+
+/// Notes about recorded outputs that no column comes from. `episodes` are those of the modules.
+#[must_use]
+pub fn unread_outputs<'a>(
+    modules: &[ModulePlan],
+    episodes: impl IntoIterator<Item = &'a EpisodeLayout>,
+) -> Vec<String> {
+    let of = |(m, e): (&ModulePlan, &EpisodeLayout)| unread(&m.id, &m.settings, e, &m.layout.replaced);
+    modules.iter().zip(episodes).flat_map(of).collect()
 }
 
 const fn row_word(rows: Rows) -> &'static str {
@@ -186,7 +214,15 @@ mod tests {
     fn only_sequences_have_a_length() {
         let seq_len = |windows| {
             let rows = Rows::Steps;
-            PipelineLayout { columns: Vec::new(), rows, windows, numbering: Numbering::None, bare_columns: 0 }.seq_len()
+            PipelineLayout {
+                columns: Vec::new(),
+                rows,
+                windows,
+                numbering: Numbering::None,
+                bare_columns: 0,
+                replaced: Vec::new(),
+            }
+            .seq_len()
         };
         assert_eq!(seq_len(None), None);
         assert_eq!(seq_len(Some(Spec::sequences(3))), Some(3));

@@ -136,6 +136,7 @@ impl Indexed {
     pub fn prepare(self, job: &Job, progress: &dyn Progress) -> Result<Prepared> {
         let Self { source, pipeline, mut index, budget, scratch, .. } = self;
         let modules = plan_modules(job, &pipeline, &index)?;
+        index.notes.extend(pipeline::unread_outputs(&modules, &index.layouts));
         index.notes.extend(unused_modules(job, &index));
         index.notes.extend(pipeline::without_effect(&job.learner));
         index.notes.extend(pipeline::without_windows(job.output.windows, &modules));

@@ -293,3 +293,38 @@ fn data_sets_among_the_input_are_no_recordings() {
     let looked = gristmill(&["inspect", "in/old"], work.path());
     contains(&stdout(&looked), &["data set  in/old"]);
 }
+
+#[test]
+fn recorded_columns_that_are_called_like_those_of_a_train_batch() {
+    let mask = || Work::of(with(steps(), "loss_mask", bools(&[true, true, false, true, true, true])));
+    let work = mask();
+    let said = work.refused(2, &work.convert());
+    contains(
+        &said,
+        &["`loss_mask` is recorded, and `loss_mask` of a train batch tells real steps from padding", "hint: "],
+    );
+    // The way out that the hint names.
+    let job = "[input.columns]\nrecorded_loss_mask = 'loss_mask'\n";
+    work.manifest_of(&work.convert_job(job, &[]));
+    assert_eq!(shown(&work.rows(), "recorded_loss_mask"), "true true false true true true");
+
+    let stateful = "[rl_module]\nstateful = true\nmax_seq_len = 2\ninitial_state = { h = { shape = [] } }\n";
+    let work = Work::of(with(steps(), "state_in/h", f64s(&[1.0; 6])));
+    let said = work.refused(2, &work.convert_job(stateful, &[]));
+    contains(
+        &said,
+        &["`state_in/h` is recorded, and `state_in` of a train batch is made from recorded `state_out`", "hint: "],
+    );
+    // To a stateless module it is of no use, and that is told.
+    let notes = told(&work.manifest());
+    assert_eq!(notes, ["`state_in/h` is recorded, and not read: module \"default_policy\" is not stateful"]);
+
+    let job = "[[learner.connectors]]\ntype = 'ComputeReturnsToGo'\ngamma = 0.0\n";
+    let work = Work::of(with(steps(), "returns_to_go", f64s(&[9.0; 6])));
+    let notes = told(&work.manifest_of(&work.convert_job(job, &[])));
+    contains(
+        &notes[0],
+        &["`returns_to_go` is recorded, and a piece of module \"default_policy\" makes a column of this name"],
+    );
+    assert_eq!(shown(&work.rows(), "returns_to_go"), "0.0 1.0 2.0 3.0 4.0 5.0");
+}

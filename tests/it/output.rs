@@ -109,7 +109,8 @@ fn the_input_is_never_overwritten() {
     // A data set of gristmill's as the input of a run that would replace it.
     let output = gristmill(&["convert", "--input", "in", "--output", "in/out"], work.path());
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let output = gristmill(&["convert", "--input", "in", "--output", "in/out", "--overwrite"], work.path());
+    let shards = "in/out/default_policy";
+    let output = gristmill(&["convert", "--input", shards, "--output", "in/out", "--overwrite"], work.path());
     let told = work.refused(2, &output);
     contains(
         &told,
