@@ -290,10 +290,10 @@ fn episodes(
     trailing.merge(&odd.unread_rewards);
     let what = "rows without an action hold a reward, which is not read";
     problems.counted_with_hint(what, trailing.count, place(trailing.first), MOVE_REWARDS);
-    let columns: Vec<&str> = noticed.unread_columns.iter().map(String::as_str).collect();
-    let what =
-        format!("rows without an action hold values of {}, which are not read of such a row", columns.join(", "));
-    problems.count(&what, noticed.unread.count, place(noticed.unread.first));
+    let mut unread = noticed.unread.clone();
+    unread.merge(&odd.unread_outputs);
+    let what = format!("rows without an action hold {}", noticed.what_is_unread());
+    problems.count(&what, unread.count, place(unread.first));
     problems.count("rewards are NaN or infinite", not_finite.count, place(not_finite.first));
     problems.count("episodes end neither terminated nor truncated", odd.unfinished_episodes, None);
     problems.count("episodes have no step", odd.empty_episodes, None);

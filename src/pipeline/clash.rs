@@ -6,8 +6,9 @@
 //! | `state_in`, and `state_out` | makes `state_in` from `state_out` | the same, with a note |
 //! | `state_in` alone, module stateful | takes initial states everywhere | refused |
 //! | `state_in`, `state_out`, module not stateful | leaves them out | the same, with a note |
-//! | `loss_mask` | takes it for its own; twice as many rows if the module is stateful | refused |
-//! | `seq_lens`, `next_state_in`, module stateful | more rows than other columns have | refused |
+//! | `loss_mask` | a mask of the loss; if the module is stateful, with twice as many rows as other columns | refused |
+//! | `seq_lens`, module stateful | twice as many rows as other columns | refused |
+//! | `next_state_in`, module stateful | an output; with next observations, twice as many rows | refused |
 //! | what a piece makes of the finished batch (`advantages`) | overwrites it | refused |
 
 use std::collections::HashSet;

@@ -97,11 +97,10 @@ pub(super) fn manifest(
     let what = either(trailing.count, "row without an action holds", "rows without an action hold");
     let what = format!("{what} a reward, which is not read: {MOVE_REWARDS}");
     problem(trailing.count, &what, place(trailing.first));
-    let unread = &found.noticed.unread;
-    let columns: Vec<&str> = found.noticed.unread_columns.iter().map(String::as_str).collect();
+    let mut unread = found.noticed.unread.clone();
+    unread.merge(&odd.unread_outputs);
     let what = either(unread.count, "row without an action holds", "rows without an action hold");
-    let what = format!("{what} values of {}, which are not read of such a row", columns.join(", "));
-    problem(unread.count, &what, place(unread.first));
+    problem(unread.count, &format!("{what} {}", found.noticed.what_is_unread()), place(unread.first));
     let empty = odd.empty_episodes;
     problem(empty, either(empty, "episode without a step yields no row", "episodes without a step yield no row"), None);
     let open = odd.unfinished_episodes;

@@ -289,6 +289,8 @@ pub struct Oddities {
     pub empty_episodes: u64,
     /// Rows without an action that end chunks and hold a reward, which nothing reads.
     pub unread_rewards: Tally,
+    /// The same with model outputs.
+    pub unread_outputs: Tally,
 }
 
 /// The result of the first pass.

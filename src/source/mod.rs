@@ -110,6 +110,13 @@ impl Noticed {
         self.unread.merge(&other.unread);
         self.unread_columns.extend(other.unread_columns.iter().cloned());
     }
+
+    /// What [`Self::unread`] is about, for the report. Columns are not known of rows in the middle of an episode.
+    pub(crate) fn what_is_unread(&self) -> String {
+        let columns: Vec<&str> = self.unread_columns.iter().map(String::as_str).collect();
+        let of = if columns.is_empty() { "model outputs".to_owned() } else { columns.join(", ") };
+        format!("values of {of}, which are not read of such a row")
+    }
 }
 
 /// Recorded episodes in one of the input layouts.

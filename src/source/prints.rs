@@ -6,10 +6,10 @@ use rayon::prelude::*;
 
 use super::blocks::{Block, BlockData, nulls_of};
 use super::index::Span;
-use super::resolve::RowPrint;
+use super::resolve::{RowPrint, Unread};
 use super::rows::RowGroupRef;
 use super::steps::StepsSource;
-use crate::column::{NEXT_OBS, OBS, REWARDS, is_under, rebase};
+use crate::column::{ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, TERMINATEDS, TRUNCATEDS, is_under, rebase, root};
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -81,7 +81,7 @@ fn group_prints(
 
 fn print(block: &Block, i: usize) -> RowPrint {
     let BlockData::Steps { columns, nulls, .. } = &block.data else {
-        return RowPrint { content: 0, obs: 0, next_obs: None, rewarded: false };
+        return RowPrint { content: 0, obs: 0, next_obs: None, unread: Unread::default() };
     };
     let is_null = |at: usize| nulls_of(nulls, at).is_some_and(|nulls| nulls.is_null(i));
     let mut content = blake3::Hasher::new();
@@ -97,9 +97,11 @@ fn print(block: &Block, i: usize) -> RowPrint {
     let mut obs: Vec<(String, &Tensor)> = valid(OBS).map(|(_, (n, t))| (n.to_string(), t)).collect();
     next.sort_by(|a, b| a.0.cmp(&b.0));
     obs.sort_by(|a, b| a.0.cmp(&b.0));
-    let rewarded = valid(REWARDS).any(|(_, (_, tensor))| !tensor.is_zero(i));
+    let holds = |at: usize, tensor: &Tensor| !is_null(at) && !tensor.is_zero(i);
+    let is_output = |name: &str| !matches!(root(name), OBS | ACTIONS | REWARDS | INFOS | TERMINATEDS | TRUNCATEDS);
+    let any = |is: &dyn Fn(&str) -> bool| columns.iter().enumerate().any(|(at, (n, t))| is(n) && holds(at, t));
     RowPrint {
-        rewarded,
+        unread: Unread { reward: any(&|name| root(name) == REWARDS), output: any(&is_output) },
         content: u128::from_le_bytes(wide),
         obs: narrow(&obs, i),
         next_obs: (!next.is_empty()).then(|| narrow(&next, i)),

@@ -38,8 +38,17 @@ pub struct RowPrint {
     pub obs: u64,
     /// Of the observation after it, where recorded.
     pub next_obs: Option<u64>,
-    /// Whether it holds a reward other than zero.
-    pub rewarded: bool,
+    /// What it holds that is read of a row with an action alone.
+    pub unread: Unread,
+}
+
+/// What a row holds, other than zeros, that is read of a row with an action alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// A reward.
+    pub reward: bool,
+    /// A model output, or a next observation.
+    pub output: bool,
 }
 
 /// Looks up the print of a global row.
@@ -64,6 +73,8 @@ pub struct Resolved {
     pub hanging: Vec<(u64, u64)>,
     /// Rows without an action that were dropped, because their observation stands elsewhere, and hold a reward.
     pub unread_rewards: Tally,
+    /// The same with model outputs.
+    pub unread_outputs: Tally,
 }
 
 /// An episode while its rows are put together.
@@ -129,8 +140,11 @@ impl Growing {
         if own.obs != other.obs {
             return Err(located(other_observation(known.is_some())));
         }
-        if own.rewarded {
+        if own.unread.reward {
             self.episode.unread_rewards.add(row);
+        }
+        if own.unread.output {
+            self.episode.unread_outputs.add(row);
         }
         self.episode.done.terminated |= run.done.terminated;
         self.episode.done.truncated |= run.done.truncated;
@@ -477,7 +491,7 @@ mod tests {
     fn prints<'a>(contents: &'a [u128], obs: &'a [u64]) -> impl Fn(u64) -> Result<RowPrint> + 'a {
         move |row| {
             let i = usize::try_from(row).unwrap();
-            Ok(RowPrint { content: contents[i], obs: obs[i], next_obs: Some(obs[i] + 1), rewarded: false })
+            Ok(RowPrint { content: contents[i], obs: obs[i], next_obs: Some(obs[i] + 1), unread: Unread::default() })
         }
     }
 
@@ -554,7 +568,8 @@ mod tests {
         let out = resolve(&back, true, DROP, &prints(&[], &[])).unwrap();
         assert_eq!(out[0].spans.len(), 200_000);
         let forth: Vec<Run> = (0..200_000).map(|row| run(row * 2, 1, 0, false)).collect();
-        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, rewarded: false });
+        let print =
+            |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, unread: Unread::default() });
         assert_eq!(resolve(&forth, false, DROP, &print).unwrap()[0].spans.len(), 1);
     }
 
@@ -625,7 +640,12 @@ mod tests {
         let runs = if timed { runs.to_vec() } else { vec![runs[0], tail(1, 0, false), runs[2]] };
         resolve(&runs, timed, DROP, &|row: u64| {
             let obs = if row == 2 { obs } else { [0, 1, 0, 2, 3][usize::try_from(row).unwrap()] };
-            Ok(RowPrint { content: row.into(), obs, next_obs: None, rewarded: row == 2 })
+            Ok(RowPrint {
+                content: row.into(),
+                obs,
+                next_obs: None,
+                unread: Unread { reward: row == 2, output: row == 2 },
+            })
         })
     }
 
@@ -634,6 +654,7 @@ mod tests {
         let out = chunks(2, true).unwrap();
         assert_eq!((spans(&out), out[0].tail, out[0].duplicates), (vec![vec![(0, 2), (3, 2)]], None, 0));
         assert_eq!(out[0].unread_rewards, Tally { count: 1, first: Some(2) });
+        assert_eq!(out[0].unread_outputs, out[0].unread_rewards);
         let error = chunks(7, true).unwrap_err();
         assert!(error.error.what().contains("another observation than the step in its place"), "{}", error.error);
         assert_eq!(

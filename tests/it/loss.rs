@@ -143,6 +143,12 @@ fn rewards_and_outputs_in_rows_without_an_action_are_told() {
     // So is that of a row that ends a chunk.
     let work = Work::of(with(chunks(true), "rewards", f64s(&[1.0, 1.0, 3.0, 1.0, 1.0, 1.0])));
     contains(&told(&work.manifest())[0], &["1 row without an action holds a reward, which is not read", "row 2"]);
+    let outputs = f64s(&[0.0, 0.0, 0.7, 0.0, 0.0, 0.0]);
+    let work = Work::of(with(chunks(true), "vf_preds", outputs));
+    contains(
+        &told(&work.manifest())[0],
+        &["1 row without an action holds values of model outputs, which are not read", "row 2"],
+    );
 }
 
 /// An agent that acts, waits for two rows, acts, and waits again.

@@ -66,7 +66,7 @@ fn unordered(episodes: &[Resolved]) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{RowPrint, resolve};
+    use super::super::{RowPrint, Unread, resolve};
     use super::*;
     use crate::job::Duplicates;
     use crate::source::runs::Done;
@@ -82,7 +82,8 @@ mod tests {
     fn rewards_of_agents_that_do_not_act_go_to_the_step_before() {
         let hanging = |row| Run { hanging: true, ..run(row, 1, 0, false) };
         let runs = [hanging(0), run(1, 2, 0, false), hanging(3), hanging(4), run(5, 3, 0, false), hanging(8)];
-        let print = |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, rewarded: false });
+        let print =
+            |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, unread: Unread::default() });
         let out = resolve(&runs, false, DROP, &print).unwrap();
         assert_eq!(out[0].hanging, [(0, 0), (1, 3), (1, 4), (4, 8)]);
         let many: Vec<Run> =
@@ -94,8 +95,9 @@ mod tests {
     fn rewards_whose_step_the_rows_do_not_tell_are_refused() {
         let hanging = |row, done| Run { hanging: true, ..run(row, 1, 0, done) };
         let told = |runs: &[Run], duplicates| {
-            let print =
-                |row: u64| Ok(RowPrint { content: (row % 3).into(), obs: row % 3, next_obs: None, rewarded: false });
+            let print = |row: u64| {
+                Ok(RowPrint { content: (row % 3).into(), obs: row % 3, next_obs: None, unread: Unread::default() })
+            };
             let error = resolve(runs, true, duplicates, &print).unwrap_err();
             (error.error.what().to_owned(), error.row)
         };

@@ -186,7 +186,7 @@ impl<'a> Assembly<'a> {
         if let Some(row) = entry.tail() {
             self.check_tail(row, before, noticed)?;
         }
-        entry.hanging().iter().try_for_each(|&(_, row)| self.notice_unread(row, noticed))
+        entry.hanging().iter().try_for_each(|&(_, row)| self.notice_unread(row, true, noticed))
     }
 
     /// Counts what the row behind the last step holds and nothing reads. `before` is the last step, where its next
@@ -201,15 +201,16 @@ impl<'a> Assembly<'a> {
         if rewards.into_iter().any(|c| !is_null(nulls, c.at, at) && !columns.at(c.at).is_zero(at)) {
             noticed.trailing_rewards.add(row);
         }
-        self.notice_unread(row, noticed)
+        self.notice_unread(row, false, noticed)
     }
 
-    /// Counts a row without an action that holds what nothing reads of such a row: a model output, a next observation. Zeros
-    /// are what recorders fill columns with.
-    fn notice_unread(&self, row: u64, noticed: &mut Noticed) -> Result<()> {
+    /// Counts a row without an action that holds what nothing reads of such a row: a model output, a next observation, infos
+    /// of an agent that waits. Zeros are what recorders fill columns with.
+    fn notice_unread(&self, row: u64, waits: bool, noticed: &mut Noticed) -> Result<()> {
         let (block, at) = self.blocks.row(row)?;
         let (columns, nulls) = parts(block)?;
-        let is_unread = |name: &str| !matches!(root(name), OBS | ACTIONS | REWARDS | INFOS);
+        let is_unread =
+            |name: &str| if root(name) == INFOS { waits } else { !matches!(root(name), OBS | ACTIONS | REWARDS) };
         let mut any = false;
         for (c, (name, _)) in self.all.iter().enumerate().filter(|(_, (name, _))| is_unread(name)) {
             if !is_null(nulls, c, at) && !columns.at(c).is_zero(at) {

@@ -373,6 +373,7 @@ impl StepsSource {
         index.steps_read += steps + episode.duplicates;
         index.oddities.empty_episodes += u64::from(steps == 0);
         index.oddities.unread_rewards.merge(&episode.unread_rewards);
+        index.oddities.unread_outputs.merge(&episode.unread_outputs);
         if episode.duplicates > 0 {
             index.oddities.duplicate_rows += episode.duplicates;
             index.oddities.duplicate_episodes += 1;
