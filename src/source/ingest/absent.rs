@@ -62,8 +62,8 @@ mod tests {
 
     use super::*;
 
-    fn rows(array: ArrayRef) -> Vec<bool> {
-        let nulls = absent(&array);
+    fn rows(array: &ArrayRef) -> Vec<bool> {
+        let nulls = absent(array);
         (0..array.len()).map(|i| nulls.as_ref().is_some_and(|n| n.is_null(i))).collect()
     }
 
@@ -76,11 +76,11 @@ mod tests {
         };
         let (a, b) = (number([Some(1), None, None, Some(4)]), number([Some(1), None, Some(3), Some(4)]));
         let inner = of(["0", "1"], [a, b], None);
-        assert_eq!(rows(Arc::clone(&inner)), [false, true, false, false]);
+        assert_eq!(rows(&inner), [false, true, false, false]);
         let c = number([None, None, None, None]);
         let outer = of(["pair", "pos"], [inner, c], Some(vec![true, true, true, false].into()));
-        assert_eq!(rows(Arc::clone(&outer)), [false, true, false, true]);
-        assert_eq!(rows(outer.slice(1, 2)), [true, false]);
+        assert_eq!(rows(&outer), [false, true, false, true]);
+        assert_eq!(rows(&outer.slice(1, 2)), [true, false]);
     }
 
     #[test]
@@ -92,13 +92,13 @@ mod tests {
             None,
         ]);
         let list: ArrayRef = Arc::new(list);
-        assert_eq!(rows(Arc::clone(&list)), [false, true, false, true]);
-        assert_eq!(rows(list.slice(1, 3)), [true, false, true]);
+        assert_eq!(rows(&list), [false, true, false, true]);
+        assert_eq!(rows(&list.slice(1, 3)), [true, false, true]);
         let values = Float32Array::from(vec![None, None, Some(1.0), None, None, None]);
         let item = Arc::new(Field::new("item", DataType::Float32, true));
         let fixed: ArrayRef = Arc::new(FixedSizeListArray::new(item, 2, Arc::new(values), None));
-        assert_eq!(rows(Arc::clone(&fixed)), [true, false, true]);
-        assert_eq!(rows(fixed.slice(1, 2)), [false, true]);
+        assert_eq!(rows(&fixed), [true, false, true]);
+        assert_eq!(rows(&fixed.slice(1, 2)), [false, true]);
         let full: ArrayRef = Arc::new(Float32Array::from(vec![1.0; 2]));
         assert_eq!(absent(&full), None);
     }
