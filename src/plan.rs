@@ -55,11 +55,15 @@ pub fn plan(job: &Job) -> Result<Plan> {
     crate::run::choose::check(job, &episodes)?;
     let modules = modules(job, &pipeline, &episodes)?;
     let mut problems = source.notes().to_vec();
+    problems.extend(source.rows().notes().iter().cloned());
     if !job.multi_agent.agent_to_module.is_empty() {
         problems.push(
             "several agents: which modules get rows, which columns each has and of which shapes, the rows decide"
                 .to_owned(),
         );
+    }
+    if job.multi_agent.agent_to_module.is_empty() {
+        problems.extend(pipeline::unread_outputs(&modules, [&episodes]));
     }
     problems.extend(pipeline::without_effect(&job.learner));
     problems.extend(pipeline::without_windows(job.output.windows, &modules));

@@ -324,6 +324,8 @@ fn recorded_columns_that_are_called_like_those_of_a_train_batch() {
     // To a stateless module it is of no use, and that is told.
     let notes = told(&work.manifest());
     assert_eq!(notes, ["`state_in/h` is recorded, and not read: module \"default_policy\" is not stateful"]);
+    let planned = gristmill(&["plan", "--input", "in"], work.path());
+    contains(&stdout(&planned), &[&notes[0]]);
 
     let job = "[[learner.connectors]]\ntype = 'ComputeReturnsToGo'\ngamma = 0.0\n";
     let work = Work::of(with(steps(), "returns_to_go", f64s(&[9.0; 6])));
