@@ -21,7 +21,7 @@ from gristmill.report import Report
 __all__ = ["Job", "TrainBatch"]
 
 StrPath = "str | os.PathLike[str]"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKmMgGtT]?)(i?)[bB]?")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)", re.IGNORECASE)
 
 
 class TrainBatch(dict[str, dict[str, Array]]):
@@ -270,8 +270,9 @@ def _size(size: int | str | None) -> int | None:
     parts = _SIZE.fullmatch(size.strip())
     if parts is None:
         raise UsageError(f"found the size {size!r}, expected bytes, or a number with a unit such as 4GiB")
-    number, unit, binary = parts.groups()
-    step = 1024 if binary else 1000
+    number, unit, binary, byte = parts.groups()
+    # As on the command line: a bare K, M, G or T counts in 1024s.
+    step = 1000 if byte and not binary else 1024
     return int(float(number) * step ** " kmgt".index(unit.lower() or " "))
 
 

@@ -101,6 +101,8 @@ impl Needs {
 pub(super) struct Budget {
     limit: usize,
     threads: usize,
+    /// Whether the limit was asked for: then it is told as it was.
+    asked: bool,
 }
 
 impl Budget {
@@ -113,12 +115,12 @@ impl Budget {
         if limit < SMALLEST {
             return Err(Error::usage(format!(
                 "found a memory limit of {}, expected at least {}",
-                shown(limit),
-                shown(SMALLEST)
+                exactly(limit),
+                exactly(SMALLEST)
             ))
             .hint("leave --memory-limit out for a quarter of the machine's memory"));
         }
-        Ok(Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), threads })
+        Ok(Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), threads, asked: asked.is_some() })
     }
 
     /// The limit in bytes.
@@ -209,7 +211,7 @@ impl Budget {
         let mut limit = self.limit;
         while limit < usize::MAX / 2 {
             limit += (limit / 16).max(16 * MIB);
-            let one = Self { limit, threads: 1 };
+            let one = Self { limit, threads: 1, ..*self };
             if one.share(held, needs).is_ok_and(|limits| limits.unit_steps >= steps) {
                 break;
             }
@@ -252,7 +254,11 @@ impl Budget {
 
     fn too_small(&self, what: &str, expected: usize, more: &str) -> Error {
         let mib = expected.div_ceil(MIB).div_ceil(16) * 16;
-        Error::environment(format!("{what}, which does not fit into the memory limit of {}", shown(self.limit as u64)))
+        let limit = match self.limit as u64 {
+            asked if self.asked => exactly(asked),
+            limit => format!("{}, a quarter of the memory", shown(limit)),
+        };
+        Error::environment(format!("{what}, which does not fit into the memory limit of {limit}"))
             .hint(format!("--memory-limit {mib}MiB is enough{more}"))
     }
 }
@@ -277,7 +283,23 @@ fn memory() -> u64 {
     group.unwrap_or(u64::MAX).min(system.total_memory())
 }
 
-/// Bytes as text.
+/// Bytes in the largest unit of which they are a whole number: what somebody asked for as 10MB is not 9 MiB.
+fn exactly(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 6] = [
+        (1 << 30, "GiB"),
+        (1_000_000_000, "GB"),
+        (1 << 20, "MiB"),
+        (1_000_000, "MB"),
+        (1 << 10, "KiB"),
+        (1000, "kB"),
+    ];
+    match UNITS.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
+        Some((unit, name)) => format!("{} {name}", bytes / unit),
+        None => format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" }),
+    }
+}
+
+/// Bytes as text, roughly.
 pub(super) fn shown(bytes: u64) -> String {
     match bytes {
         0..0x400 => format!("{bytes} bytes"),
@@ -366,13 +388,30 @@ mod tests {
         let error = Budget::new(Some(1), 1).unwrap_err();
         assert_eq!(
             (error.kind().exit_code(), error.what()),
-            (2, "found a memory limit of 1 bytes, expected at least 64 MiB")
+            (2, "found a memory limit of 1 byte, expected at least 64 MiB")
         );
         let error = Budget::new(Some(64 << 20), 1).unwrap().share(100 << 20, &NEEDS).unwrap_err();
         assert_eq!(error.kind().exit_code(), 3);
         let hint = error.hint_text().unwrap();
         let enough: u64 = hint.split(' ').nth(1).unwrap().trim_end_matches("MiB").parse().unwrap();
         assert!(Budget::new(Some(enough << 20), 1).unwrap().share(100 << 20, &NEEDS).is_ok(), "{hint}");
+    }
+
+    #[test]
+    fn a_limit_is_told_as_it_was_asked_for() {
+        let told = |bytes| Budget::new(Some(bytes), 1).unwrap_err().what().to_owned();
+        for (bytes, text) in
+            [(10_000_000, "10 MB"), (10 << 20, "10 MiB"), (9_999_999, "9999999 bytes"), (5_120, "5 KiB"), (0, "0 bytes")]
+        {
+            assert_eq!(told(bytes), format!("found a memory limit of {text}, expected at least 64 MiB"));
+        }
+        let too_small = |asked| {
+            let budget = Budget { limit: 100_000_000, threads: 1, asked };
+            budget.too_small("an index of 1 GiB", 1 << 30, "").what().to_owned()
+        };
+        let told = "an index of 1 GiB, which does not fit into the memory limit of";
+        assert_eq!(too_small(true), format!("{told} 100 MB"));
+        assert_eq!(too_small(false), format!("{told} 95 MiB, a quarter of the memory"));
     }
 
     #[test]

@@ -265,7 +265,11 @@ impl InputFile {
 
     /// Opens the file again, if it is still the one that was opened first.
     fn reopen(&self) -> Result<File> {
-        let io = |e: &std::io::Error| rename_file(&Error::io("open the file", &self.path, e), self.name.clone());
+        let io = |e: &std::io::Error| match e.kind() {
+            // It was there before.
+            std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => stamp::removed(e).file(&self.name),
+            _ => rename_file(&Error::io("open the file", &self.path, e), self.name.clone()),
+        };
         let file = File::open(&self.path).map_err(|e| io(&e))?;
         if let Some(stamp) = &self.stamp {
             stamp.check(&file.metadata().map_err(|e| io(&e))?).map_err(|e| e.file(self.name.clone()))?;

@@ -184,6 +184,8 @@ def test_plan_foretells(tmp_path):
         (lambda d: Job().compile(STEPS | {"t": [0, 2, 3, 0, 1]}), (errors.DataError, ValueError), 'episode "a"'),
         (lambda d: Job(learner={"algorithm": "BC"}).compile(STEPS), (errors.UsageError, ValueError), "new_obs"),
         (lambda d: Job().run(memory_limit="4 gallons"), (errors.UsageError, ValueError), "4GiB"),
+        (lambda d: Job(input=d).run(memory_limit="10MB"), (errors.UsageError, ValueError), "a memory limit of 10 MB"),
+        (lambda d: Job(input=d).run(memory_limit="63m"), (errors.UsageError, ValueError), "a memory limit of 63 MiB"),
         (lambda d: gristmill.open(d), (errors.MissingFileError, FileNotFoundError), "no data set"),
     ],
 )

@@ -21,7 +21,7 @@ Examples:
   gristmill verify shards/                            is a data set what its manifest says?
 
 Exit codes: 0 success; 1 the data failed a check; 2 the command, job or input is wrong;
-3 the surroundings failed (disk full, permission).")]
+3 the surroundings failed (disk full, permission, a changing input).")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]

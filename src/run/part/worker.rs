@@ -17,7 +17,7 @@ use super::super::units::Cuts;
 use super::rows::{Moves, Reader, Steps, Writer, file};
 use super::wire::{Head, PartRows, PartTask, ShardTask, Shards, decode, encode, seen, sizes};
 use crate::connector::{Connector, Room};
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::job::{Job, WindowStorage};
 use crate::pipeline::{ModulePlan, Pipeline, Surveys};
 use crate::progress::Progress;
@@ -28,6 +28,9 @@ use crate::threads;
 
 /// One part of so many of a task's memory is for a bucket that is sorted to make shards of its rows.
 const SHUFFLED: usize = 4;
+
+/// The remedy where this process finds another input than the coordinator did.
+const SAME: &str = "the input must stay as it is, and be the same on all machines";
 
 /// A process that does tasks of one run.
 #[derive(Debug)]
@@ -61,18 +64,20 @@ impl Worker {
         let pipeline = Pipeline::with_own(&job.learner, own)?
             .with_obs_space(job.input.spaces.obs.clone())
             .with_indexed_windows(job.output.windows == WindowStorage::Indexed);
-        let source = recognise::open_with(&job, pipeline.reads_infos())?;
+        // The coordinator has opened it, so that the job is right.
+        let source = recognise::open_with(&job, pipeline.reads_infos()).map_err(|e| match e.kind() {
+            Kind::Usage => Error::environment(e.what()).at(e.place().clone()).hint(SAME),
+            _ => e,
+        })?;
         let files: Vec<_> = source.rows().files().iter().map(|f| seen(f)).collect();
         if let Some((found, expected)) = files.iter().zip(&head.files).find(|(a, b)| a != b) {
             let what = |(_, bytes, rows): &(String, u64, u64)| format!("{bytes} bytes with {rows} rows");
             let error = Error::environment(format!("found {}, expected {}", what(found), what(expected)));
-            return Err(error
-                .file(found.0.clone())
-                .hint("the input must stay as it is, and be the same on all machines"));
+            return Err(error.file(found.0.clone()).hint(SAME));
         }
         if files.len() != head.files.len() {
             let found = format!("found {} input files, expected {}", files.len(), head.files.len());
-            return Err(Error::environment(found).hint("the input must be the same on all machines"));
+            return Err(Error::environment(found).hint(SAME));
         }
         let mut modules = plan_modules(&job, &pipeline, &head.index.with(super::wire::Entries::default()))?;
         if let Some(parts) = &job.output.split {

@@ -32,8 +32,16 @@ impl Stamp {
         } else {
             "the file changed while it was being read: it was written to".to_owned()
         };
-        Err(Error::environment(what).hint("convert recordings that nobody writes to any more; run it again"))
+        Err(Error::environment(what).hint(LEFT_ALONE))
     }
+}
+
+const LEFT_ALONE: &str = "convert recordings that nobody writes to any more; run it again";
+
+/// The error for a file that was there and is gone.
+pub(super) fn removed(found: &std::io::Error) -> Error {
+    let what = format!("the file was removed or renamed while it was being read: {found}");
+    Error::environment(what).hint(LEFT_ALONE).io_kind_of(found.kind())
 }
 
 #[cfg(unix)]
