@@ -245,9 +245,17 @@ impl EpisodeBatch {
         Err(Error::data("the observation after the episode's last step is needed and was not recorded")
             .episode(chunk.id.to_string())
             .column(column::NEXT_OBS)
-            .hint("record `new_obs`, or one more row with the last observation and a null action; or use pieces that do not need next observations"))
+            .hint(RECORD_LAST_OBS))
     }
 }
+
+/// What to do about an episode without the observation after its last step.
+pub(crate) const RECORD_LAST_OBS: &str = "record `new_obs`, or one more row with the last observation and a null action; \
+    or use pieces that do not need next observations";
+
+/// What to do about an input that has none at all.
+pub(crate) const NAME_LAST_OBS: &str = "map a column to it (`[input] columns = { new_obs = \"...\" }`), or record one more \
+    row an episode with the last observation and a null action";
 
 /// Names and types of what an [`EpisodeBatch`] will hold, known before data is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

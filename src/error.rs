@@ -58,6 +58,8 @@ pub struct Place {
     pub t: Option<i64>,
     /// Column, in gristmill's naming (`obs/pos`).
     pub column: Option<String>,
+    /// The column's name in the input files, where it is known to be another (`observation/pos`), or is all that is known.
+    pub file_column: Option<String>,
     /// Index and name of the connector piece.
     pub connector: Option<(usize, String)>,
     /// Key path inside the job (`learner.connectors[1].num_frames`).
@@ -88,9 +90,7 @@ impl fmt::Display for Place {
         if let Some(t) = self.t {
             parts.push(format!("t {t}"));
         }
-        if let Some(name) = &self.column {
-            parts.push(format!("column `{}`", visible(name)));
-        }
+        parts.extend(self.columns());
         f.write_str(&parts.join(", "))
     }
 }
@@ -191,6 +191,13 @@ impl Error {
         self
     }
 
+    /// Puts a remedy in the place of the one that there is: one that looks at the case.
+    #[must_use]
+    pub fn hint_instead(mut self, hint: impl Into<String>) -> Self {
+        self.inner().hint = Some(hint.into());
+        self
+    }
+
     /// Adds a whole place; what is known already stays.
     #[must_use]
     pub fn at(mut self, place: Place) -> Self {
@@ -200,7 +207,9 @@ impl Error {
         own.row = own.row.or(place.row);
         own.episode = own.episode.take().or(place.episode);
         own.t = own.t.or(place.t);
-        own.column = own.column.take().or(place.column);
+        if own.column.is_none() {
+            (own.column, own.file_column) = (place.column, place.file_column);
+        }
         own.connector = own.connector.take().or(place.connector);
         own.job_key = own.job_key.take().or(place.job_key);
         self
@@ -245,6 +254,31 @@ impl Error {
     #[must_use]
     pub fn column(mut self, name: impl Into<String>) -> Self {
         self.inner().place.column.get_or_insert_with(|| name.into());
+        self
+    }
+
+    /// Adds what the input files call the column.
+    #[must_use]
+    pub fn file_column(mut self, name: impl Into<String>) -> Self {
+        self.inner().place.file_column.get_or_insert_with(|| name.into());
+        self
+    }
+
+    /// Adds a column under the input file's name for it, of which whoever maps columns makes gristmill's
+    /// ([`Self::renamed_column`]).
+    #[must_use]
+    pub fn own_column(self, name: impl Into<String>) -> Self {
+        if self.place().column.is_some() {
+            return self;
+        }
+        let name = name.into();
+        self.column(name.clone()).file_column(name)
+    }
+
+    /// Gives the column another name in gristmill's naming; the file's stays.
+    #[must_use]
+    pub fn renamed_column(mut self, name: impl Into<String>) -> Self {
+        self.inner().place.column = Some(name.into());
         self
     }
 
@@ -306,6 +340,16 @@ impl Error {
 }
 
 impl Place {
+    /// The column under both of its names, in words: "column `obs` (`observation` in the file)".
+    #[must_use]
+    pub fn columns(&self) -> Option<String> {
+        let ours = self.column.as_deref().map(visible)?;
+        Some(match self.file_column.as_deref().map(visible) {
+            Some(theirs) if theirs != ours => format!("column `{ours}` (`{theirs}` in the file)"),
+            _ => format!("column `{ours}`"),
+        })
+    }
+
     /// The fields that are known, as JSON.
     #[must_use]
     pub fn to_json(&self) -> Value {
@@ -319,6 +363,7 @@ impl Place {
             ("episode", json!(self.episode)),
             ("t", json!(self.t)),
             ("column", json!(self.column)),
+            ("file_column", json!(self.file_column)),
         ];
         let known = all.into_iter().filter(|(_, value)| !value.is_null()).map(|(key, value)| (key.to_owned(), value));
         Value::Object(known.collect())

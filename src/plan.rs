@@ -1,16 +1,21 @@
 //! What a job will do, from schemas, footers and the first rows alone.
+//!
+//! Where rows name agents or modules, the first rows are those of the first row groups: what each module has, its rows say.
 
-use indexmap::IndexMap;
+use indexmap::{IndexMap, IndexSet};
 use serde::Serialize;
 
 use crate::batch::ColumnLayout;
-use crate::column::DEFAULT_MODULE_ID;
+use crate::column::{DEFAULT_MODULE_ID, NEXT_OBS, root};
 use crate::episode::EpisodeLayout;
 use crate::error::Result;
 use crate::job::{Job, WindowStorage, check_supported};
-use crate::pipeline::{self, ModulePlan, Pipeline};
+use crate::pipeline::{self, Pipeline};
+use crate::run::plan_modules;
+use crate::run::unused::{listed, unused};
 use crate::sink::folder_name;
-use crate::source::recognise;
+use crate::source::index::Index;
+use crate::source::{IndexOptions, recognise};
 use crate::tensor::TensorType;
 
 /// What a job will do.
@@ -33,6 +38,9 @@ pub struct Plan {
     /// What will come out, by folder: columns with dtype and shape of a row, and which of them are windows over a table.
     /// Before them stand those that tell where a row came from: `eps_id`, `agent_id` where there are several, `t`.
     pub modules: IndexMap<String, Vec<(String, String)>>,
+    /// In multi-agent data, the agents whose rows go to each folder, as far as the first rows tell.
+    #[serde(skip_serializing_if = "IndexMap::is_empty")]
+    pub agents: IndexMap<String, Vec<String>>,
     /// What is odd already, a sentence each.
     pub problems: Vec<String>,
     /// The output directory.
@@ -53,18 +61,44 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let source = recognise::open_with(job, pipeline.reads_infos())?;
     let episodes = source.peek()?;
     crate::run::choose::check(job, &episodes)?;
-    let modules = modules(job, &pipeline, &episodes)?;
+    let options = IndexOptions {
+        duplicates: job.input.duplicates,
+        unfinished: job.input.unfinished,
+        compat: job.learner.compat,
+        look_back: 0,
+        memory: usize::MAX,
+        tolerant: true,
+        agent_to_module: &job.multi_agent.agent_to_module,
+    };
+    let first = source.first_modules(options)?;
+    // Where rows name no agents and no modules, all go to one.
+    let only = || Index {
+        modules: vec![DEFAULT_MODULE_ID.to_owned()],
+        layouts: vec![episodes.clone()],
+        layout: episodes.clone(),
+        ..Index::default()
+    };
+    let all_rows = source.rows().rows();
+    let (index, seen) = first.unwrap_or_else(|| (only(), all_rows));
+    let modules = plan_modules(job, &pipeline, &index).map_err(|e| source.explain(e, Some(&index)))?;
     let mut problems = source.notes().to_vec();
     problems.extend(source.rows().notes().iter().cloned());
-    if !job.multi_agent.agent_to_module.is_empty() {
-        problems.push(
-            "several agents: which modules get rows, which columns each has and of which shapes, the rows decide"
-                .to_owned(),
-        );
+    problems.extend(index.notes.iter().cloned());
+    if seen < all_rows {
+        problems.push(format!(
+            "agents, modules and the columns of each are told as the first {seen} rows have them: others may have more"
+        ));
+    } else {
+        problems.extend(unused(job, &index));
     }
-    if job.multi_agent.agent_to_module.is_empty() {
-        problems.extend(pipeline::unread_outputs(&modules, [&episodes]));
+    let agents_of = agents_of(&index);
+    if let Some(all) = agents_of.get(DEFAULT_MODULE_ID).filter(|all| all.len() > 1 && index.modules.len() == 1) {
+        problems.push(format!(
+            "the agents {} share one module; `[multi_agent] agent_to_module` gives agents modules of their own",
+            listed(all)
+        ));
     }
+    problems.extend(pipeline::unread_outputs(&modules, &index.layouts));
     problems.extend(pipeline::without_effect(&job.learner));
     problems.extend(pipeline::without_windows(job.output.windows, &modules));
     if pipeline.reads_infos() {
@@ -77,7 +111,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
         Some(parts) => parts.keys().map(Some).collect(),
         None => vec![None],
     };
-    let mut folders = IndexMap::new();
+    let (mut folders, mut agents) = (IndexMap::new(), IndexMap::new());
     for part in parts {
         for module in &modules {
             let folder = folder_name(&module.id);
@@ -86,6 +120,9 @@ pub fn plan(job: &Job) -> Result<Plan> {
                 Some(stored) => (c.name.clone(), format!("{}, windows over {}", c.ty, stored.table)),
                 None => column(&c.name, &c.ty),
             };
+            if let Some(own) = agents_of.get(module.id.as_str()) {
+                agents.insert(folder.clone(), own.iter().map(ToString::to_string).collect());
+            }
             folders.insert(folder, module.layout.columns.iter().map(told).collect());
         }
     }
@@ -95,27 +132,32 @@ pub fn plan(job: &Job) -> Result<Plan> {
         input_bytes: source.rows().files().iter().map(|f| f.bytes).sum(),
         episodes: None,
         steps: source.rows_are_steps().then(|| source.rows().rows()),
-        input_columns: episodes.steps.iter().map(|(n, t)| column(n, t)).collect(),
+        input_columns: input_columns(&index.layout),
         connectors: pipeline.pieces().map(|p| p.name().to_owned()).collect(),
         modules: folders,
+        agents,
         problems,
         output: job.output_path().display().to_string(),
     })
 }
 
-/// The modules that the job names, or the only one. What each has, as far as schemas tell.
-fn modules(job: &Job, pipeline: &Pipeline, episodes: &EpisodeLayout) -> Result<Vec<ModulePlan>> {
-    let mut ids: Vec<&str> = job.multi_agent.agent_to_module.values().map(String::as_str).collect();
-    if ids.is_empty() {
-        ids.push(DEFAULT_MODULE_ID);
-    }
-    let mut out: Vec<ModulePlan> = Vec::new();
-    for id in ids {
-        if out.iter().all(|m| m.id != id) {
-            let settings = job.rl_module.module(id);
-            let layout = pipeline.layout(&settings, episodes)?;
-            out.push(ModulePlan { id: id.to_owned(), part: None, settings, layout });
+/// The agents whose rows go to each module, in order of their first rows.
+fn agents_of(index: &Index) -> IndexMap<&str, IndexSet<&str>> {
+    let mut out: IndexMap<&str, IndexSet<&str>> = IndexMap::new();
+    for entry in &index.entries {
+        if let (Some(agent), Some(module)) = (entry.agent_id(), index.modules.get(entry.module as usize)) {
+            out.entry(module.as_str()).or_default().insert(agent);
         }
     }
-    Ok(out)
+    out
+}
+
+/// The columns of a step; one that modules have in several types has them all.
+fn input_columns(layout: &EpisodeLayout) -> Vec<(String, String)> {
+    let mut out: IndexMap<&str, IndexSet<String>> = IndexMap::new();
+    for (name, ty) in layout.steps.iter().filter(|(name, _)| root(name) != NEXT_OBS) {
+        out.entry(name).or_default().insert(ty.to_string());
+    }
+    let types = |types: IndexSet<String>| types.into_iter().collect::<Vec<_>>().join(" or ");
+    out.into_iter().map(|(name, found)| (name.to_owned(), types(found))).collect()
 }

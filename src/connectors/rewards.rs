@@ -8,6 +8,7 @@ use half::f16;
 use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, NEXT_OBS, REWARDS};
 use crate::connector::{Context, Plan};
+use crate::episode::NAME_LAST_OBS;
 use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::tensor::{DType, Tensor, TensorType};
@@ -63,7 +64,7 @@ pub fn require_last_obs(plan: &Plan<'_>) -> Result<()> {
     }
     Err(Error::usage("needs the observation after each episode's last step, and the input has none")
         .column(NEXT_OBS)
-        .hint("map a column to it (`[input] columns = { new_obs = \"...\" }`), or record one more row an episode with the last observation and a null action"))
+        .hint(NAME_LAST_OBS))
 }
 
 /// Refuses a batch that is padded or joined.

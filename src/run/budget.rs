@@ -285,14 +285,8 @@ fn memory() -> u64 {
 
 /// Bytes in the largest unit of which they are a whole number: what somebody asked for as 10MB is not 9 MiB.
 fn exactly(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 6] = [
-        (1 << 30, "GiB"),
-        (1_000_000_000, "GB"),
-        (1 << 20, "MiB"),
-        (1_000_000, "MB"),
-        (1 << 10, "KiB"),
-        (1000, "kB"),
-    ];
+    const UNITS: [(u64, &str); 6] =
+        [(1 << 30, "GiB"), (1_000_000_000, "GB"), (1 << 20, "MiB"), (1_000_000, "MB"), (1 << 10, "KiB"), (1000, "kB")];
     match UNITS.into_iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {
         Some((unit, name)) => format!("{} {name}", bytes / unit),
         None => format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" }),
@@ -400,9 +394,13 @@ mod tests {
     #[test]
     fn a_limit_is_told_as_it_was_asked_for() {
         let told = |bytes| Budget::new(Some(bytes), 1).unwrap_err().what().to_owned();
-        for (bytes, text) in
-            [(10_000_000, "10 MB"), (10 << 20, "10 MiB"), (9_999_999, "9999999 bytes"), (5_120, "5 KiB"), (0, "0 bytes")]
-        {
+        for (bytes, text) in [
+            (10_000_000, "10 MB"),
+            (10 << 20, "10 MiB"),
+            (9_999_999, "9999999 bytes"),
+            (5_120, "5 KiB"),
+            (0, "0 bytes"),
+        ] {
             assert_eq!(told(bytes), format!("found a memory limit of {text}, expected at least 64 MiB"));
         }
         let too_small = |asked| {

@@ -23,6 +23,7 @@ mod slicing;
 mod split;
 mod tables;
 mod units;
+pub(crate) mod unused;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +38,7 @@ use output::{Output, Outputs, Sizes, TableStream};
 use pass::{Found, Pass, Written};
 use passes::Passes;
 use prepare::Indexed;
+pub(crate) use prepare::plan_modules;
 pub use record::{ModuleReport, Report};
 use record::{batch_columns, report};
 use shuffle::Shuffle;

@@ -428,6 +428,7 @@ fn needed_groups(groups: &[RowGroupRef], index: &Index, units: &[Unit]) -> Vec<R
 /// Decoders know the row that they stumbled over; whose it is, the index knows.
 pub(super) fn name_episode(error: Error, source: &dyn Source, index: &Index) -> Error {
     let row = source.rows().row_of(&error);
+    let error = source.explain(error, Some(index));
     match row.and_then(|row| index.episode_of(row, source.rows_are_steps())) {
         Some((id, Some(t))) => error.episode(id.to_string()).t(t),
         Some((id, None)) => error.episode(id.to_string()),

@@ -15,6 +15,7 @@ use super::passes::{Passes, Work};
 use super::provenance::Provenance;
 use super::split;
 use super::tables::{self, Storage};
+use super::unused::unused;
 use crate::column::{DEFAULT_MODULE_ID, REWARDS, root};
 use crate::connector::Connector;
 use crate::episode::EpisodeLayout;
@@ -89,7 +90,8 @@ impl Indexed {
         let peeked = source.peek()?;
         choose::check(job, &peeked)?;
         if !peeked.steps.is_empty() {
-            let layout = pipeline.layout(&job.rl_module.module(DEFAULT_MODULE_ID), &peeked)?;
+            let settings = job.rl_module.module(DEFAULT_MODULE_ID);
+            let layout = pipeline.layout(&settings, &peeked).map_err(|e| source.explain(e, None))?;
             // Rows that are too large are told before they are read; where modules differ, with those of each.
             if job.rl_module.modules.is_empty() {
                 super::output::schema(Vec::new(), &layout.columns, &job.output).check()?;
@@ -135,9 +137,10 @@ impl Indexed {
     /// Chooses among the episodes, and says what will come out for each module.
     pub fn prepare(self, job: &Job, progress: &dyn Progress) -> Result<Prepared> {
         let Self { source, pipeline, mut index, budget, scratch, .. } = self;
-        let modules = plan_modules(job, &pipeline, &index)?;
+        let modules = plan_modules(job, &pipeline, &index).map_err(|e| source.explain(e, Some(&index)))?;
         index.notes.extend(pipeline::unread_outputs(&modules, &index.layouts));
-        index.notes.extend(unused_modules(job, &index));
+        let without_effect = unused(job, &index);
+        index.notes.extend(without_effect);
         index.notes.extend(pipeline::without_effect(&job.learner));
         index.notes.extend(pipeline::without_windows(job.output.windows, &modules));
         let wants = match &job.input.where_ {
@@ -263,18 +266,8 @@ fn look_back(job: &Job, pipeline: &Pipeline) -> usize {
     job.rl_module.modules.keys().map(|id| of(id)).chain([of(DEFAULT_MODULE_ID)]).max().unwrap_or(0)
 }
 
-/// What the job says of modules that no row goes to: a misspelt id would otherwise have no effect and no word.
-fn unused_modules(job: &Job, index: &Index) -> Vec<String> {
-    let there = index.modules.join(", ");
-    let unknown = |id: &&String| !index.modules.contains(id);
-    let settings = job.rl_module.modules.keys().filter(unknown).map(|id| format!("[rl_module.modules.{id}]"));
-    let rules = job.multi_agent.agent_to_module.iter().filter(|(_, id)| unknown(id));
-    let rules = rules.map(|(pattern, id)| format!("the rule {pattern:?} = {id:?}"));
-    settings.chain(rules).map(|what| format!("{what} has no effect: the data go to {there}")).collect()
-}
-
 /// The modules that the episodes go to, and what will come out for each.
-pub(super) fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<ModulePlan>> {
+pub(crate) fn plan_modules(job: &Job, pipeline: &Pipeline, index: &Index) -> Result<Vec<ModulePlan>> {
     let plan = |(id, episodes): (&String, &EpisodeLayout)| {
         let settings = job.rl_module.module(id);
         let layout = pipeline.layout(&settings, episodes)?;

@@ -112,8 +112,8 @@ pub(super) fn write(dir: &OutputDir, rows: &RowMap, faults: &Faults) -> Result<V
 
 /// What is wrong, in one line.
 fn told(error: &Error) -> String {
-    match &error.place().column {
-        Some(column) => format!("{} (column `{column}`)", error.what()),
+    match error.place().columns() {
+        Some(column) => format!("{} ({column})", error.what()),
         None => error.what().to_owned(),
     }
 }

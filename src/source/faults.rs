@@ -121,6 +121,13 @@ impl Faults {
         self.groups.get(&group.first_row).map(|&at| &self.list[at])
     }
 
+    /// Puts what `better` makes of each error in its place.
+    pub(super) fn tell_better(&mut self, better: &dyn Fn(Error) -> Error) {
+        for fault in &mut self.list {
+            fault.error = better(fault.error.clone());
+        }
+    }
+
     /// The id's rows and steps are left out with it.
     pub fn add(&mut self, id: &EpisodeId, rows: impl IntoIterator<Item = Span>, episodes: u64, steps: u64) {
         let Some(&at) = self.by_id.get(id) else { return };

@@ -474,7 +474,7 @@ impl Iterator for Guarded {
                 return changed;
             }
             let e = match self.file.damaged_column(self.row_group, &self.columns) {
-                Some(column) if e.kind() == Kind::Usage => e.column(column.as_str()),
+                Some(column) if e.kind() == Kind::Usage => e.own_column(column.as_str()),
                 _ => e,
             };
             e.row_group(self.row_group).file(self.file.name.clone())

@@ -345,17 +345,29 @@ impl Index {
     /// one step). Looks at every entry: for errors only.
     #[must_use]
     pub fn episode_of(&self, row: u64, rows_are_steps: bool) -> Option<(&EpisodeId, Option<i64>)> {
+        let (entry, step) = self.place_of(row)?;
+        let t = step.and_then(|step| entry.t_started.checked_add_unsigned(step));
+        Some((&entry.id, t.filter(|_| rows_are_steps)))
+    }
+
+    /// The entry that a row belongs to.
+    #[must_use]
+    pub fn entry_of(&self, row: u64) -> Option<&Entry> {
+        Some(self.place_of(row)?.0)
+    }
+
+    /// The entry that a row belongs to, and which of its steps that is.
+    fn place_of(&self, row: u64) -> Option<(&Entry, Option<u64>)> {
         self.entries.iter().find_map(|entry| {
             let mut step = 0;
             for span in entry.spans(&self.spans) {
                 if let Some(at) = span.position(row) {
-                    let t = entry.t_started.checked_add_unsigned(step + at);
-                    return Some((&entry.id, t.filter(|_| rows_are_steps)));
+                    return Some((entry, Some(step + at)));
                 }
                 step += span.len();
             }
             let beside = entry.tail() == Some(row) || entry.hanging().iter().any(|(_, own)| *own == row);
-            beside.then_some((&entry.id, None))
+            beside.then_some((entry, None))
         })
     }
 

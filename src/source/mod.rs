@@ -24,6 +24,7 @@ pub mod pickle;
 mod presence;
 mod prints;
 pub mod recognise;
+mod renamed;
 pub mod resolve;
 pub mod rows;
 pub mod runs;
@@ -41,7 +42,7 @@ use rows::{RowGroupRef, RowMap};
 use serde::{Deserialize, Serialize};
 
 use crate::episode::{EpisodeBatch, EpisodeLayout};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::progress::Progress;
 
 /// What the first pass needs to know of the job.
@@ -138,11 +139,28 @@ pub trait Source: Debug + Send + Sync {
         layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum()
     }
 
+    /// The error with what the source knows beside: what the files call its column, and which agents, modules and columns
+    /// there are, where the remedy depends on them. `index` is what the first pass found, once it is done.
+    fn explain(&self, error: Error, index: Option<&Index>) -> Error {
+        let _ = index;
+        error
+    }
+
     /// Names and types as far as they can be told without reading everything.
     ///
     /// # Errors
     /// If a needed column is missing or cannot be understood.
     fn peek(&self) -> Result<EpisodeLayout>;
+
+    /// What the first rows say of agents and modules, where rows name any: the first pass over no more than a few row
+    /// groups, and how many rows these are. Malformed episodes are passed over.
+    ///
+    /// # Errors
+    /// If there is no other, or a file cannot be read for a reason that is not the data's.
+    fn first_modules(&self, options: IndexOptions<'_>) -> Result<Option<(Index, u64)>> {
+        let _ = options;
+        Ok(None)
+    }
 
     /// The first pass.
     ///

@@ -9,6 +9,7 @@ use super::faults::{LostFile, is_of_data};
 use super::file::{Discovered, InputFile, NO_RECORDING, discover, name_in};
 use super::ingest::type_name;
 use super::items::{ItemsSource, is_item_type};
+use super::renamed::{FileNames, Renamed};
 use super::rows::RowMap;
 use super::schema;
 use super::steps::StepsSource;
@@ -113,8 +114,12 @@ fn open_rows(job: &Job, rows: RowMap, infos: bool) -> Result<Box<dyn Source>> {
         }
         return Ok(Box::new(ItemsSource::new(why, rows, column, infos).tolerant(tolerant)));
     }
-    let unified = schema::unify(rows.files(), &job.input.columns, infos)?;
-    Ok(Box::new(StepsSource::new(why, rows, unified)?.tolerant(tolerant)))
+    let names = FileNames::new(&job.input.columns);
+    let steps = schema::unify(rows.files(), &job.input.columns, infos)
+        .and_then(|unified| Ok(StepsSource::new(why, rows, unified)?.tolerant(tolerant)))
+        .map_err(|e| names.add(e))?;
+    let inner: Box<dyn Source> = Box::new(steps);
+    Ok(if job.input.columns.is_empty() { inner } else { Box::new(Renamed { inner, names }) })
 }
 
 fn check_items(file: &InputFile, column: &str) -> Result<()> {

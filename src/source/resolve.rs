@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use super::Tally;
 use super::index::Span;
 use super::runs::{Done, Run};
-use crate::column::{ACTIONS, OBS, TERMINATEDS, TRUNCATEDS};
+use crate::column::{ACTIONS, OBS, T, TERMINATEDS, TRUNCATEDS};
 use crate::error::{Error, Result};
 use crate::job::Duplicates;
 
@@ -312,12 +312,22 @@ fn one_by_time(
     Ok(out.episode)
 }
 
+/// What to do about the errors below. Whoever knows job and files says more: see `steps/advice.rs`.
+pub(super) const NOT_STEPS: &str =
+    "an episode's t must go up by one a row; if the column does not count steps, give it another name";
+pub(super) const TWO_ROWS: &str =
+    "if episode ids repeat, give every episode its own id; identical rows would have been dropped as duplicates";
+pub(super) const ONE_ID: &str = "give every episode its own id";
+pub(super) const OUT_OF_ORDER: &str =
+    "give every episode its own id; if the rows of an episode are out of order, map its time step to `t`";
+
 fn gap(missing: u64, run: &Run) -> RowError {
     let before = run.t.saturating_sub_unsigned(missing).saturating_sub(1);
     let steps = if missing == 1 { "step is" } else { "steps are" };
     let error = Error::data(format!("t jumps from {before} to {}: {missing} {steps} missing", run.t))
         .t(run.t)
-        .hint("an episode's t must go up by one a row; if the column does not count steps, give it another name");
+        .column(T)
+        .hint(NOT_STEPS);
     RowError { error, row: run.span.first() }
 }
 
@@ -357,8 +367,7 @@ fn same(first: u64, row: u64, prints: &Prints<'_>) -> Result<()> {
     if prints(first)?.content == prints(row)?.content {
         return Ok(());
     }
-    Err(Error::data("two rows of the same episode and t differ")
-        .hint("if episode ids repeat between files, give every episode its own id; identical rows would have been dropped as duplicates"))
+    Err(Error::data("two rows of the same episode and t differ").hint(TWO_ROWS))
 }
 
 fn after_the_end(so_far: &Growing, row: u64, t: Option<i64>) -> RowError {
@@ -367,7 +376,7 @@ fn after_the_end(so_far: &Growing, row: u64, t: Option<i64>) -> RowError {
         "the episode goes on after its end: {flag} is true on step {}, and other rows follow",
         so_far.steps.max(1) - 1
     ))
-    .hint("give every episode its own id; if the rows of an episode are out of order, map its time step to `t`");
+    .hint(OUT_OF_ORDER);
     RowError { error: with_t(error, t), row }
 }
 

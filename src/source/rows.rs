@@ -96,6 +96,15 @@ impl RowMap {
         self.rows
     }
 
+    /// The same with its first row groups alone: as few as have `rows` rows.
+    #[must_use]
+    pub fn first(&self, rows: u64) -> Self {
+        let n = self.groups.partition_point(|g| g.first_row < rows);
+        let groups = self.groups[..n].to_vec();
+        let rows = groups.last().map_or(0, |g| g.first_row + g.rows);
+        Self { files: self.files.clone(), groups, rows, lost: Vec::new() }
+    }
+
     /// The row group of a global row.
     #[must_use]
     pub fn group_of(&self, row: u64) -> Option<&RowGroupRef> {

@@ -79,6 +79,8 @@ pub struct Unified {
     pub left_out: Vec<(String, String)>,
     /// What was unified or left out, in words, for the report.
     pub notes: IndexSet<String>,
+    /// Columns of ours that are not there, each with one that other tools call so.
+    pub alike: IndexMap<&'static str, String>,
     /// Whether rows may belong to several modules, each of which has shapes and dtypes of its own.
     pub several: bool,
 }
@@ -145,9 +147,10 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
         names::check_needed(&NEEDED, named, &group.fields, &files[group.files[0]])?;
     }
     match named.first() {
-        Some(first) => names::suggest(first, &mut notes),
+        Some(first) => names::suggest(first, rename, &mut notes),
         None => return Err(Error::usage("no input files")),
     }
+    let alike = named.first().map(|first| names::alike(first)).unwrap_or_default();
 
     let names_someone = |n: &Named| {
         matches!(n.name.as_str(), column::AGENT_ID | column::MODULE_ID) && n.field.data_type() != &DataType::Null
@@ -165,7 +168,7 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
     if infos && !columns.values().any(|m| column::is_under(&m.name, column::INFOS)) {
         names::note(&mut notes, "no infos are added: the recording has no column `infos`".to_owned());
     }
-    let mut out = Unified { notes, several: rules.several, ..Unified::default() };
+    let mut out = Unified { notes, alike, several: rules.several, ..Unified::default() };
     for (_, merge) in columns {
         merge.finish(files, &mut out)?;
     }

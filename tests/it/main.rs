@@ -15,6 +15,7 @@ mod determinism;
 mod diff;
 mod faults;
 mod golden;
+mod hints;
 mod indexed;
 mod infos;
 mod inspect;

@@ -158,6 +158,9 @@ pub fn converted(report: &Report, complete: bool) -> String {
     out
 }
 
+/// Agents of a module that are named one by one.
+const AGENTS: usize = 8;
+
 /// What `plan` found out.
 pub fn planned(job: &Job, plan: &Plan) -> String {
     let mut out = String::new();
@@ -188,7 +191,13 @@ pub fn planned(job: &Job, plan: &Plan) -> String {
     );
     let _ = writeln!(out, "\nwrites  {} ({what})", plan.output);
     for (module, columns) in &plan.modules {
-        let _ = writeln!(out, "\n  {module}");
+        let agents = plan.agents.get(module).map(|agents| {
+            let shown: Vec<String> = agents.iter().take(AGENTS).map(|agent| visible(agent)).collect();
+            let more = agents.len() - shown.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!(": {} {}{more}", if agents.len() == 1 { "agent" } else { "agents" }, shown.join(", "))
+        });
+        let _ = writeln!(out, "\n  {module}{}", agents.unwrap_or_default());
         out.push_str(&table(&pairs(columns), "    "));
     }
     section(&mut out, "odd", &plan.problems);

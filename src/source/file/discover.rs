@@ -223,6 +223,7 @@ fn has_data_extension(path: &Path) -> bool {
 }
 
 fn missing(written: &str, path: &Path) -> Error {
+    let relative = Path::new(written).is_relative();
     let parent = path.ancestors().skip(1).find(|p| p.is_dir());
     let gone = std::io::ErrorKind::NotFound;
     let what = format!("there is no file or directory {written}");
@@ -232,7 +233,10 @@ fn missing(written: &str, path: &Path) -> Error {
     let wanted = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
     match closest(&wanted, names.iter().map(String::as_str)) {
         Some(near) if path.parent() == Some(parent) => e.hint(format!("did you mean {near:?}?")),
-        _ => e.hint("relative paths start at the job file's folder (at the working directory for `--input`)"),
+        _ if relative => {
+            e.hint("relative paths start at the job file's folder (at the working directory for `--input`)")
+        }
+        _ => e,
     }
 }
 

@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 use crate::source::packed::{Unpacker, looks_packed};
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
+/// What to do about rows of several shapes; who knows of agents says more.
+pub(crate) const ONE_SHAPE: &str = "rows of one column need one shape: pad them, or record them as separate columns";
+
 /// Which rows of the file an array holds, for messages.
 pub(super) struct Rows {
     first: u64,
@@ -28,7 +31,7 @@ impl Rows {
     fn ragged(&self, row: usize, found: &[usize], expected: &[usize]) -> Error {
         let e =
             Error::data(format!("found shape {}, expected {} as in the rows before it", show(found), show(expected)));
-        self.at(row, e.hint("rows of one column need one shape: pad them, or record them as separate columns"))
+        self.at(row, e.hint(ONE_SHAPE))
     }
 }
 

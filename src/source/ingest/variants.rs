@@ -17,6 +17,10 @@ use crate::error::{Error, Result};
 use crate::source::packed::Unpacker;
 use crate::tensor::{DType, Tensor, TensorType};
 
+/// What to do about rows of a module in several shapes; who knows the agents says which.
+pub(crate) const ONE_SHAPE_A_MODULE: &str =
+    "rows of one module need one shape: pad them, or give the agents modules of their own";
+
 /// The element type that a file's column has for a leaf, if its field tells. `places` are the field's.
 pub(crate) fn leaf_dtype<'a>(field: &'a Field, path: &[String], places: &mut Places<'a>) -> Option<DType> {
     let (mut field, mut places) = (field, places);
@@ -101,8 +105,7 @@ pub(crate) fn variants<'a>(
             let known: Vec<String> = types.iter().map(|ty| show(&ty.shape)).collect();
             let what =
                 format!("found shape {}, expected that of a module's first step: {}", show(shape), known.join(" or "));
-            return Err(at(Error::data(what))
-                .hint("rows of one module need one shape: pad them, or give the agents modules of their own"));
+            return Err(at(Error::data(what)).hint(ONE_SHAPE_A_MODULE));
         }
         shapes.push(shape);
     }

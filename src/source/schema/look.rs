@@ -125,7 +125,7 @@ fn look_at_batch<'a>(
     if seen == Seen::Text {
         let e =
             Error::usage("found text, expected numbers").column(&open.spec.name).row(row).file(files[at].name.clone());
-        merge.cannot_read(at, field, e)?;
+        merge.found_text(open.leaf, at, field, e)?;
         return Ok(false);
     }
     if open.spec.is_known() {

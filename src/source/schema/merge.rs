@@ -47,6 +47,8 @@ pub(super) struct Merge {
     rules: Rules,
     /// Leaves of infos that are no numbers of one shape: each with what they are.
     odd_infos: IndexMap<String, String>,
+    /// Fields of structs that are text: each with the first file in which it is.
+    text: IndexMap<String, usize>,
 }
 
 /// A leaf while the files are gone through.
@@ -89,6 +91,7 @@ impl Merge {
             notes: IndexSet::new(),
             rules,
             odd_infos: IndexMap::new(),
+            text: IndexMap::new(),
         }
     }
 
@@ -142,11 +145,21 @@ impl Merge {
             return Err(if field.data_type().is_floating() {
                 e.hint("cast the column to int64 or text before")
             } else {
-                e.hint(format!("if another column holds it, set `[input] columns = {{ {} = \"...\" }}`", self.name))
+                e.hint(format!("cast it before, or {}", self.map_another()))
             });
         }
         self.note_difference(at, field, files);
         Ok(())
+    }
+
+    /// How to name another column, in words. What the job says already it is not told to say.
+    fn map_another(&self) -> String {
+        let root = column::root(&self.name);
+        if self.source == self.name {
+            format!("name another: `[input] columns = {{ {root} = \"...\" }}`")
+        } else {
+            format!("name another than {:?} for {root} in `[input] columns`", self.source)
+        }
     }
 
     fn add_id(&mut self, kind: IdKind, at: usize, files: &[Arc<InputFile>]) -> Result<()> {
@@ -161,13 +174,26 @@ impl Merge {
     /// The column cannot be read as tensors in a file: an error if it must be, else remembered.
     pub(super) fn cannot_read(&mut self, at: usize, field: &Field, e: Error) -> Result<()> {
         if self.is_data() {
-            let root = column::root(&self.name);
-            let hint = format!(
-                "cast the column to numbers before, or name another: `[input] columns = {{ {root} = \"...\" }}`"
-            );
+            let hint = match e.place().column.as_deref().and_then(|leaf| leaf.rsplit_once('/')) {
+                // One field of a struct, of which the others may be fine.
+                Some((_, part)) if field.data_type().is_nested() => {
+                    format!("write the struct without its field `{part}`, or with numbers in it")
+                }
+                _ => format!("cast the column to numbers before, or {}", self.map_another()),
+            };
             return Err(e.column(self.name.clone()).hint(hint));
         }
         self.unusable.get_or_insert_with(|| (at, type_name(field), e));
+        Ok(())
+    }
+
+    /// A leaf holds text in a file: one field of a struct is left out by itself, if nobody needs it.
+    pub(super) fn found_text(&mut self, leaf: usize, at: usize, field: &Field, e: Error) -> Result<()> {
+        if self.is_data() || self.leaves[leaf].spec.path.is_empty() {
+            return self.cannot_read(at, field, e);
+        }
+        let name = self.leaves[leaf].spec.name.clone();
+        self.text.entry(name).or_insert(at);
         Ok(())
     }
 
@@ -319,7 +345,9 @@ impl Merge {
                 return Err(differ(files, &self.name, (dtype.name(), first), (&found, at), hint));
             }
             let hint = e.hint_text().map_or_else(String::new, |h| format!("; {h}"));
-            self.leave_out(&format!("{}{hint}", e.what()), out);
+            let field = e.place().column.as_ref().filter(|field| **field != self.name);
+            let field = field.map_or_else(String::new, |field| format!(" in `{field}`"));
+            self.leave_out(&format!("{}{field}{hint}", e.what()), out);
             return Ok(());
         }
         let missing_in: Vec<String> =
@@ -337,7 +365,8 @@ impl Merge {
             note(&mut self.notes, text);
         }
         let is_null = self.null_in.len() == self.files.len();
-        let never_seen = self.role == Role::Tensor && self.leaves.iter().all(|l| !l.spec.is_known());
+        let never_seen =
+            self.role == Role::Tensor && self.text.is_empty() && self.leaves.iter().all(|l| !l.spec.is_known());
         if (is_null || never_seen) && NEEDED.contains(&column::root(&self.name)) {
             return Err(self.only_nulls(&self.name, files));
         }
@@ -351,6 +380,16 @@ impl Merge {
         }
         let mut leaves = Vec::with_capacity(self.leaves.len());
         for leaf in std::mem::take(&mut self.leaves) {
+            if let Some(&at) = self.text.get(&leaf.spec.name) {
+                if let Some(dtype) = leaf.spec.dtype {
+                    let hint = "record the field in one way, or rename it in one of them";
+                    return Err(differ(files, &leaf.spec.name, (dtype.name(), leaf.dtype_from), ("text", at), hint));
+                }
+                let why = "found text, expected numbers";
+                note(&mut self.notes, format!("column `{}` is left out: {why}", leaf.spec.name));
+                out.left_out.push((leaf.spec.name, why.to_owned()));
+                continue;
+            }
             match leaf.spec.ty() {
                 Some(ty) => leaves.push((leaf.spec, ty)),
                 None if self.is_data() => return Err(self.only_nulls(&leaf.spec.name, files)),
@@ -361,6 +400,9 @@ impl Merge {
             }
         }
         out.notes.append(&mut self.notes);
+        if leaves.is_empty() && !self.text.is_empty() {
+            return Ok(());
+        }
         out.columns.push(UnifiedColumn { name: self.name, source: self.source, role: self.role, leaves, missing_in });
         Ok(())
     }

@@ -39,7 +39,7 @@ const ELSEWHERE: [(&str, &[&str]); 10] = [
     (column::TRUNCATEDS, &["truncated", "truncation", "truncations", "timeout", "timeouts"]),
     (column::NEXT_OBS, &["next_obs", "next_observation", "next_observations", "new_observation", "next_state"]),
     (column::T, &["timestep", "time_step", "step", "step_index", "frame_index", "ts"]),
-    (column::AGENT_ID, &["agent", "agent_index"]),
+    (column::AGENT_ID, &["agent", "agents", "agent_index", "agent_idx", "agent_name", "player", "player_id"]),
     (column::MODULE_ID, &["policy_id", "policy"]),
 ];
 
@@ -156,15 +156,35 @@ fn candidate<'a>(ours: &str, named: &'a [Named]) -> Option<&'a str> {
     })
 }
 
-/// Notes for optional columns that seem to be there under another name.
-pub(super) fn suggest(named: &[Named], notes: &mut IndexSet<String>) {
-    for ours in [column::TERMINATEDS, column::TRUNCATEDS, column::NEXT_OBS, column::T] {
-        if named.iter().any(|n| column::is_under(&n.name, ours)) {
-            continue;
-        }
-        if let Some(theirs) = candidate(ours, named) {
-            let advice = format!("if it is {ours}, set `[input] columns = {{ {ours} = \"{theirs}\" }}`");
-            note(notes, format!("column `{theirs}` is read as a column of its own; {advice}"));
+/// Optional columns that are not there, but seem to be under another name.
+pub(super) fn alike(named: &[Named]) -> IndexMap<&'static str, String> {
+    const OPTIONAL: [&str; 6] =
+        [column::TERMINATEDS, column::TRUNCATEDS, column::NEXT_OBS, column::T, column::AGENT_ID, column::MODULE_ID];
+    let missing = OPTIONAL.into_iter().filter(|ours| !named.iter().any(|n| column::is_under(&n.name, ours)));
+    missing.filter_map(|ours| Some((ours, candidate(ours, named)?.to_owned()))).collect()
+}
+
+/// Notes for optional columns that seem to be there under another name, and for names in the job that seem to be meant
+/// for one of ours.
+pub(super) fn suggest(named: &[Named], rename: &IndexMap<String, String>, notes: &mut IndexSet<String>) {
+    let alike = alike(named);
+    for (ours, theirs) in &alike {
+        let advice = format!("`[input] columns = {{ {ours} = \"{theirs}\" }}` says so");
+        note(notes, format!("column `{theirs}` is not read as {ours}; if that is what it is, {advice}"));
+    }
+    let known = |name: &str| ELSEWHERE.iter().any(|(ours, _)| *ours == name);
+    for (written, theirs) in rename.iter().filter(|(written, _)| !known(column::root(written))) {
+        let meant = ELSEWHERE.iter().find(|(ours, others)| {
+            let there = named.iter().any(|n| column::is_under(&n.name, ours));
+            !there && (others.contains(&written.as_str()) || closest(written, [*ours]).is_some())
+        });
+        if let Some((ours, _)) = meant.filter(|(ours, _)| alike.get(ours) != Some(theirs)) {
+            note(
+                notes,
+                format!(
+                    "`[input] columns` makes {theirs:?} a column {written}, which is none of gristmill's: did you mean {ours}?"
+                ),
+            );
         }
     }
 }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::StepsSource;
 use super::shape::{Leaf, Shape};
 use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
-use crate::episode::{Columns, EpisodeBatch};
+use crate::episode::{Columns, EpisodeBatch, is_extra};
 use crate::error::{Error, Result};
 use crate::source::Noticed;
 use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece, nulls_of};
 use crate::source::index::{Entry, Index, Span};
+use crate::source::ingest::ONE_SHAPE_A_MODULE;
 use crate::tensor::{DType, Tensor, TensorBuilder, TensorType};
 
 /// Puts episodes of one module and unit together.
@@ -74,6 +75,10 @@ fn not_of(all: &[Leaf], columns: &[StepColumn]) -> Vec<usize> {
 fn is_null(nulls: &[LeafNulls], at: usize, row: usize) -> bool {
     nulls_of(nulls, at).is_some_and(|nulls| nulls.is_null(row))
 }
+
+/// What to do about a column that some rows of a module lack; who knows the agents says which.
+pub(super) const ALL_ROWS_OR_NONE: &str =
+    "a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own";
 
 impl<'a> Assembly<'a> {
     pub(super) fn new(
@@ -237,13 +242,27 @@ impl<'a> Assembly<'a> {
                     "found {}, expected {} as in the first step of module {:?}",
                     self.all[other].1, self.all[column.at].1, self.module
                 ))
-                .hint("rows of one module need one shape: pad them, or give the agents modules of their own"),
-                None => Error::data("found null, expected a value in every row")
-                    .hint("fill it in, or leave the episode out of the input"),
+                .hint(ONE_SHAPE_A_MODULE),
+                None => Error::data("found null, expected a value in every row").hint(self.null_hint(&column.name)),
             };
             return Err(self.source.rows.locate(piece.block.rows.at(at), error.column(column.name.to_string())));
         }
         Ok(())
+    }
+
+    /// What to do about a null in a step.
+    fn null_hint(&self, column: &str) -> String {
+        let mut ways = vec!["fill it in"];
+        if is_extra(column) && root(column) != NEXT_OBS {
+            ways.push("write the files without this column, if no piece needs it");
+            if self.source.scan.agent.is_some() {
+                ways.push("give the agents that lack it a module of their own, in all of whose rows it may be null");
+            }
+        }
+        if !self.source.tolerant {
+            ways.push("leave such episodes out by `input.on_bad_episode = \"skip\"`");
+        }
+        ways.join("; or ")
     }
 
     /// Refuses values in columns that the module's first step did not have: they would be lost.
@@ -251,9 +270,7 @@ impl<'a> Assembly<'a> {
         for &at in &self.others {
             if let Some(row) = piece.rows().find(|&row| !is_null(nulls, at, row)) {
                 let what = format!("found a value, expected null as in the first step of module {:?}", self.module);
-                let error = Error::data(what)
-                    .column(self.all[at].0.to_string())
-                    .hint("a module has a column in all of its rows or in none: fill it in, or give the agents modules of their own");
+                let error = Error::data(what).column(self.all[at].0.to_string()).hint(ALL_ROWS_OR_NONE);
                 return Err(self.source.rows.locate(piece.block.rows.at(row), error));
             }
         }

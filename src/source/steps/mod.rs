@@ -1,5 +1,6 @@
 //! Layouts with one row a step: `steps` and `rllib-columns`.
 
+mod advice;
 mod assembly;
 mod reading;
 mod shape;
@@ -28,8 +29,11 @@ use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, root};
 use crate::episode::{EpisodeBatch, EpisodeId, EpisodeLayout, is_extra};
 use crate::error::{Error, Result};
 use crate::job::{Duplicates, Unfinished};
-use crate::progress::Progress;
+use crate::progress::{Progress, Silent};
 use crate::tensor::{DType, TensorType};
+
+/// Rows whose agents a look at the first ones tells: of more, whole row groups.
+const FIRST_ROWS: u64 = 100_000;
 
 /// Recordings with one row a step.
 #[derive(Debug)]
@@ -143,7 +147,8 @@ impl StepsSource {
             let all = match resolve::resolve(of(e), timed, options.duplicates, &|row| prints.get(row)) {
                 Ok(all) => all,
                 Err(found) => {
-                    let error = self.rows.locate(found.row, found.error).episode(who.id.to_string());
+                    let error =
+                        self.rows.locate(found.row, self.advise_on_rows(found.error)).episode(who.id.to_string());
                     if !(options.tolerant && is_of_data(&error)) {
                         return Err(error);
                     }
@@ -457,6 +462,10 @@ impl Source for StepsSource {
         self.shape.leaves(layout).iter().map(|(_, ty)| ty.row_bytes()).sum()
     }
 
+    fn explain(&self, error: Error, index: Option<&Index>) -> Error {
+        self.advise(error, index)
+    }
+
     fn peek(&self) -> Result<EpisodeLayout> {
         // A trailing row can hold the last observation only where actions can be null at all.
         let may_trail = self
@@ -465,6 +474,28 @@ impl Source for StepsSource {
             .iter()
             .any(|g| ScanColumns::nullable(&self.scan.actions, &self.rows.files()[g.file], *g).is_some());
         Ok(EpisodeLayout { steps: self.shape.steps.clone(), last_obs: self.shape.has_next_obs() || may_trail })
+    }
+
+    fn first_modules(&self, options: IndexOptions<'_>) -> Result<Option<(Index, u64)>> {
+        if !self.shape.unified.several {
+            return Ok(None);
+        }
+        let first = Self {
+            recognised: String::new(),
+            notes: Vec::new(),
+            rows: self.rows.first(FIRST_ROWS),
+            shape: Arc::clone(&self.shape),
+            scan: self.scan.clone(),
+            masks: self.masks.clone(),
+            tolerant: true,
+        };
+        // Where rows are cut off, no episode needs an end.
+        let options = IndexOptions { tolerant: true, unfinished: Unfinished::Keep, ..options };
+        let index = first.index(options, &Silent)?;
+        match index.faults.list().first() {
+            Some(fault) if index.entries.is_empty() => Err(fault.error.clone()),
+            _ => Ok(Some((index, first.rows.rows()))),
+        }
     }
 
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
