@@ -34,7 +34,7 @@ test-bridges: wheel
 	rm -rf target/bridges
 	$(PYTHON) -m pip install --quiet --disable-pip-version-check --no-deps --target target/bridges $(WHEELS)/*.whl
 	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_bridges.py \
-		tests/python/test_rllib.py tests/python/test_ray.py
+		tests/python/test_rllib.py tests/python/test_ray.py tests/python/test_examples.py
 	PYTHONPATH=target/bridges:$(PYTHONPATH) $(PYTHON) -m pytest -q -rs tests/python/test_readme.py -k torch
 
 # A virtual environment of this folder's own, made anew when the pinned packages change.

@@ -9,6 +9,18 @@
 * :mod:`gristmill.torch`, :mod:`gristmill.rllib`, :mod:`gristmill.d3rlpy` and :mod:`gristmill.torchrl` hand the data on.
   None of them is imported before it is used.
 * :mod:`gristmill.ray` runs a job over a Ray cluster.
+* What goes wrong is one of :mod:`gristmill.errors`, each also the built-in exception that fits.
+
+Examples:
+    Convert a recording, and read what came out:
+
+    >>> import gristmill
+    >>> report = gristmill.Job(input="logs/", output="my-shards").run(progress=False)
+    >>> shards = gristmill.open("my-shards")
+    >>> for batch in shards.batches(batch_size=832, shuffle_seed=7):
+    ...     print(batch["obs"].shape, batch["obs"].dtype)
+    (832, 4) float32
+    (832, 4) float32
 """
 
 from __future__ import annotations

@@ -58,6 +58,26 @@ class Batches:
 
     Iterating goes on from where the state stands, and at the end of the epoch puts it to the start of the next one: a
     second loop over the same object is the second epoch.
+
+    Raises:
+        UsageError: If a number is out of its range.
+        UnknownNameError: If there is no such column.
+
+    Examples:
+        >>> import gristmill
+        >>> shards = gristmill.open("shards")
+        >>> batches = shards.batches(batch_size=1000, shuffle_seed=7, columns=["obs", "actions"])
+        >>> [len(batch["obs"]) for batch in batches], batches.epoch
+        ([1000, 664], 1)
+
+        A training that stops goes on exactly where it was:
+
+        >>> first = next(iter(batches))
+        >>> state = batches.state_dict()
+        >>> later = shards.batches(batch_size=1000, shuffle_seed=7, columns=["obs", "actions"])
+        >>> later.load_state_dict(state)
+        >>> [len(batch["obs"]) for batch in later]
+        [664]
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from gristmill._gristmill import Column, Shard, Steps
 from gristmill._numpy import Array, array
 from gristmill._order import Window as _Window
 from gristmill.batches import Batches
-from gristmill.errors import UnknownNameError, UsageError
+from gristmill.errors import UsageError, _unknown
 
 __all__ = ["ColumnInfo", "Dataset", "Module", "open"]
 
@@ -59,6 +59,12 @@ def open(directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> Da
         UsageError: If the manifest is another version's, or says what no gristmill writes, such as a shard outside the
             directory. A shard that is damaged, a link, or has other columns or rows than the manifest says is told when it
             is read.
+
+    Examples:
+        >>> import gristmill
+        >>> shards = gristmill.open("shards")
+        >>> shards.modules, shards.rows
+        (['default_policy'], 1664)
     """
     return Dataset(directory, cache_bytes=cache_bytes)
 
@@ -72,6 +78,16 @@ class Dataset(Mapping[str, "Module"]):
     Attributes:
         manifest: ``manifest.json`` as it is.
         path: The directory.
+
+    Examples:
+        >>> import gristmill
+        >>> shards = gristmill.open("shards")
+        >>> shards["default_policy"].columns["obs"].shape
+        (4,)
+        >>> shards.stats["default_policy"]["rewards"]["mean"]
+        1.0
+        >>> shards.read(["obs", "actions"])["obs"].shape
+        (1664, 4)
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, cache_bytes: int = 1 << 30) -> None:
@@ -87,8 +103,7 @@ class Dataset(Mapping[str, "Module"]):
         try:
             return self._modules[name]
         except KeyError:
-            there = ", ".join(self._modules)
-            raise UnknownNameError(f"found no module {name!r}, expected one of: {there}\n  at: {self.path}") from None
+            raise _unknown("module", name, self._modules, str(self.path)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -148,6 +163,15 @@ class Module(Sequence["dict[str, Array]"]):
         name: Its name in the data set.
         columns: Its columns by name, in the order of the files.
         digest: Digest of all its rows, which no cut into files and no compression changes.
+        stats: Statistics of its columns over real steps, ``{column: {"mean": .., ..}}``, from the manifest.
+
+    Examples:
+        >>> import gristmill
+        >>> module = gristmill.open("shards").module()
+        >>> len(module), module[0]["obs"].shape, module[:3]["obs"].shape
+        (1664, (4,), (3, 4))
+        >>> module.take([0, -1], ["rewards", "terminateds"])["rewards"].tolist()
+        [1.0, 1.0]
     """
 
     def __init__(
@@ -246,6 +270,11 @@ class Module(Sequence["dict[str, Array]"]):
         Raises:
             IndexError: If there is no such row.
             UnknownNameError: If there is no such column.
+
+        Examples:
+            >>> import gristmill
+            >>> gristmill.open("shards").module().take(slice(0, 1664, 500), ["t"])["t"].shape
+            (4,)
         """
         names = self._names(columns)
         if isinstance(rows, slice):
@@ -287,10 +316,7 @@ class Module(Sequence["dict[str, Array]"]):
         names = [columns] if isinstance(columns, str) else list(columns)
         for name in names:
             if name not in self.columns:
-                there = ", ".join(self.columns)
-                raise UnknownNameError(
-                    f"found no column {name!r}, expected one of: {there}\n  at: module {self.name!r} of {self._directory}"
-                )
+                raise _unknown("column", name, self.columns, f"module {self.name!r} of {self._directory}")
         return names
 
     def _shard(self, shard: int) -> Shard:

@@ -3,6 +3,9 @@ with arguments named as the package names them (``overwrite=True``)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "DataError",
     "FilePermissionError",
@@ -54,3 +57,14 @@ class SystemFailure(GristmillError, OSError):
 
 class InternalError(GristmillError, RuntimeError):
     """A bug in gristmill. Please report it with the job and, if you can, the input."""
+
+
+def _unknown(what: str, name: object, there: Iterable[str], at: str) -> UnknownNameError:
+    """The error for a name that is not there, with those that are."""
+    names = list(there)
+    near = get_close_matches(str(name), names, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else None
+    text = f"found no {what} {name!r}, expected one of: {', '.join(names)}\n  at: {at}"
+    error = UnknownNameError(text + (f"\n  hint: {hint}" if hint else ""))
+    error.hint = hint
+    return error

@@ -10,6 +10,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gristmill import _episodes, sections
 from gristmill._gristmill import CoreJob, Table
 from gristmill._numpy import Array, array
@@ -50,6 +52,7 @@ class Job:
     The sections stand over those of ``job``. ``learner.connectors`` may begin with pieces in Python, too.
 
     Raises:
+        TypeError: If a piece is none (a bare function, a class), or a value is none that a job can hold.
         UsageError: With every mistake of the job, each with its place and what would have been valid. A ``ValueError``.
         MissingFileError: If there is no such job file. A ``FileNotFoundError``.
 
@@ -90,15 +93,15 @@ class Job:
             "learner": learner,
             "output": output,
         }
-        own = {name: _plain(section) for name, section in given.items() if section is not None}
+        own = {name: _plain(section, name) for name, section in given.items() if section is not None}
         if isinstance(job, (str, os.PathLike)):
             core = CoreJob.load(os.fspath(job))
+            self._pieces = [*_pieces(pieces), *_take_pieces(own)]
             if own:
                 core = _beside(Path(job), json.loads(core.to_json()), own)
-            self._pieces = list(pieces)
         else:
-            tree = {"version": 1, **_plain(job or {}), **own}
-            self._pieces = [*pieces, *_take_pieces(tree)]
+            tree = {"version": 1, **_plain(job or {}, ""), **own}
+            self._pieces = [*_pieces(pieces), *_take_pieces(tree)]
             core = CoreJob.from_json(json.dumps(tree))
         self._core = core
 
@@ -121,8 +124,21 @@ class Job:
 
         Pieces in Python are not part of it: they are checked when the job runs.
 
+        Args:
+            input: Files, globs or directories instead of the job's, relative to the current directory.
+            output: A directory instead of the job's.
+
+        Returns:
+            ``input_layout``, ``files``, ``input_columns``, ``connectors``, ``modules`` (the columns of each, with dtype and
+            shape of a row), ``agents`` (in multi-agent data), ``problems``, ``output`` and others.
+
         Raises:
             UsageError: The first thing that is wrong.
+
+        Examples:
+            >>> plan = Job(input="logs/").plan()
+            >>> plan["modules"]["default_policy"][0]
+            ['obs', 'float32[4]']
         """
         planned: dict[str, Any] = json.loads(self._core.plan(_paths(input), _path(output)))
         return planned
@@ -159,6 +175,11 @@ class Job:
         Raises:
             UsageError, DataError, MissingFileError, FilePermissionError, SystemFailure: The first thing that went wrong,
                 in the order of the data.
+
+        Examples:
+            >>> report = Job(input="logs/", output="converted").run(progress=False)
+            >>> report.steps_in, report.modules["default_policy"]["rows"]
+            (1664, 1664)
         """
         if overwrite and resume:
             raise UsageError("found overwrite and resume, expected one of them")
@@ -194,6 +215,16 @@ class Job:
             ``{module: {column: array}}`` with what the shards would have. Tables are read, and arrays handed back,
             without a copy; mappings and episodes are copied once. Large windows (stacked frames) of a batch that nobody
             holds any more lend their memory to the next one that this job compiles.
+
+        Raises:
+            TypeError: If the data are none of these.
+            UsageError, DataError, SystemFailure: The first thing that is wrong with job or data.
+
+        Examples:
+            >>> steps = {"eps_id": [1, 1], "obs": [0.0, 1.0], "actions": [0, 1], "rewards": [1.0, 0.5]}
+            >>> batch = Job().compile(steps)
+            >>> batch["default_policy"]["rewards"].tolist(), batch.report.steps_in
+            ([1.0, 0.5], 2)
         """
         table = data if isinstance(data, Table) else _episodes.table(data)
         parts = [piece._parts() for piece in self._pieces]
@@ -206,22 +237,74 @@ class Job:
         return out
 
 
-def _plain(value: Any) -> Any:
-    """Dataclasses, paths and tuples as JSON has them; what is ``None`` is left to its default."""
-    if isinstance(value, Piece):
+def _plain(value: Any, key: str) -> Any:
+    """Dataclasses, paths, tuples and NumPy's numbers as JSON has them; what is ``None`` is left to its default.
+
+    ``key`` is where in the job the value is, for messages.
+    """
+    if value is None or isinstance(value, (Piece, str, bool, int, float)):
         return value
     if is_dataclass(value) and not isinstance(value, type):
         named = {f.metadata.get("name", f.name): getattr(value, f.name) for f in fields(value)}
         kind = getattr(value, "_type", None)
         head = {"type": kind} if kind else {}
-        return head | {name: _plain(v) for name, v in named.items() if v is not None}
+        return head | {name: _plain(v, _under(key, name)) for name, v in named.items() if v is not None}
     if isinstance(value, Mapping):
-        return {str(key): _plain(v) for key, v in value.items()}
+        return {str(name): _plain(v, _under(key, name)) for name, v in value.items()}
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    return value
+        return [_plain(v, f"{key}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, (np.generic, np.ndarray)):
+        return _plain(value.tolist(), key)
+    raise TypeError(f"{_not_plain(value)}\n  at: job key `{key}`")
+
+
+def _under(key: str, name: object) -> str:
+    return f"{key}.{name}" if key else str(name)
+
+
+def _not_plain(value: Any) -> str:
+    """What is wrong with a value that no job holds, and what would be right."""
+    if isinstance(value, type):
+        name = value.__name__
+        if is_dataclass(value):
+            return f"found the class {name}, expected an instance: {name}(..)"
+        return f"found the class {name}, expected a value"
+    if callable(value):
+        name = getattr(value, "__name__", type(value).__name__)
+        call = name if name.isidentifier() else ".."
+        return f"found the function {name}, expected a piece: decorate it with @gristmill.piece, or pass gristmill.piece({call})"
+    return f"found {type(value).__name__}, expected what TOML can hold: numbers, texts, booleans, lists and tables"
+
+
+def _pieces(pieces: Iterable[Piece]) -> list[Piece]:
+    """The pieces in Python, each of which must be one."""
+    if isinstance(pieces, Piece) or not isinstance(pieces, Iterable) or isinstance(pieces, (str, Mapping)):
+        what = f"the piece {pieces.name}" if isinstance(pieces, Piece) else _what(pieces)
+        raise TypeError(f"found {what} as pieces, expected a list of pieces: pieces=[..]")
+    pieces = list(pieces)
+    for i, one in enumerate(pieces):
+        if isinstance(one, Piece):
+            continue
+        if hasattr(one, "_type"):
+            name = one.__name__ if isinstance(one, type) else type(one).__name__
+            raise TypeError(
+                f"found the connector {name}, expected a function that gristmill.piece decorates\n  at: pieces[{i}]\n"
+                f"  hint: pieces of gristmill's go to the job: learner={{'connectors': [{name}(..)]}}"
+            )
+        if callable(one) and not isinstance(one, type):
+            raise TypeError(f"{_not_plain(one)}\n  at: pieces[{i}]")
+        raise TypeError(f"found {_what(one)}, expected a function that gristmill.piece decorates\n  at: pieces[{i}]")
+    return pieces
+
+
+def _what(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    if callable(value):
+        return f"the function {getattr(value, '__name__', type(value).__name__)}"
+    return type(value).__name__
 
 
 def _take_pieces(tree: dict[str, Any]) -> list[Piece]:

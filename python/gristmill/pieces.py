@@ -29,6 +29,19 @@ class Episodes(Mapping[str, Array]):
         history    (none)       p-2 p-1            rows before a chunk's first step, where pieces look back
 
     A mapping from column name (``obs``, ``obs/pos``, ``actions``, ``rewards``, extra model outputs) to array.
+
+    Examples:
+        >>> import gristmill
+        >>> @gristmill.piece
+        ... def show(episodes):
+        ...     for i in range(episodes.count):
+        ...         print(episodes.ids[i], episodes["rewards"][episodes.rows(i)].tolist(), bool(episodes.terminated[i]))
+        >>> batch = gristmill.Job(pieces=[show]).compile({
+        ...     "eps_id": ["a", "a", "b"], "obs": [0.0, 1.0, 2.0], "actions": [0, 1, 1], "rewards": [1.0, 2.0, 3.0],
+        ...     "terminateds": [False, True, False],
+        ... })
+        a [1.0, 2.0] True
+        b [3.0] False
     """
 
     def __init__(self, view: Mapping[str, Any]) -> None:
@@ -138,6 +151,9 @@ def piece(
             had. What is declared must be returned. Other columns keep their types: arrays are cast to them where NumPy's
             ``same_kind`` rule allows it.
         config: Options of the piece, for the manifest: plain data.
+
+    Raises:
+        TypeError: If it is no function.
 
     Examples:
         >>> import numpy as np

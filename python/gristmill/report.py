@@ -5,10 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+__all__ = ["Report"]
+
 
 @dataclass(frozen=True)
 class Report:
-    """What a run did, as ``gristmill convert --json`` has it."""
+    """What a run did, as ``gristmill convert --json`` has it.
+
+    Examples:
+        >>> import gristmill
+        >>> steps = {"eps_id": [1, 1], "obs": [0.0, 1.0], "actions": [0, 1], "rewards": [1.0, 0.5]}
+        >>> report = gristmill.Job().compile(steps).report
+        >>> report.episodes_in, report.steps_in
+        (1, 2)
+        >>> report.problems
+        ['1 episode ends neither terminated nor truncated']
+    """
 
     input_layout: str = ""
     """The layout that was recognised and why, a sentence."""

@@ -67,7 +67,10 @@ class IterableShards(_IterableDataset):  # type: ignore[type-arg]
     :meth:`set_epoch` before each pass, as for a ``DistributedSampler``.
 
     Examples:
-        ``DataLoader(IterableShards("shards", batch_size=256, shuffle_seed=7), batch_size=None, num_workers=2)``
+        >>> from torch.utils.data import DataLoader
+        >>> shards = IterableShards("shards", batch_size=1000, shuffle_seed=7)
+        >>> [tuple(batch["obs"].shape) for batch in DataLoader(shards, batch_size=None, num_workers=2)]
+        [(1000, 4), (664, 4)]
     """
 
     def __init__(
@@ -127,6 +130,12 @@ class Shards(_MapDataset[dict[str, torch.Tensor]]):
         source: A directory, a :class:`gristmill.Dataset` or a :class:`gristmill.Module`.
         module: Which module, if there are several.
         columns: Which columns; the training columns if not given.
+
+    Examples:
+        >>> from torch.utils.data import DataLoader
+        >>> loader = DataLoader(Shards("shards"), batch_size=832, shuffle=True, collate_fn=collate)
+        >>> [tuple(batch["obs"].shape) for batch in loader]
+        [(832, 4), (832, 4)]
     """
 
     def __init__(

@@ -7,7 +7,7 @@ import gristmill
 import numpy as np
 import pytest
 from conftest import ROOT
-from gristmill import Job, errors, piece
+from gristmill import Job, errors, piece, sections
 from gristmill.connectors import ComputeReturnsToGo
 from test_job import STEPS, assert_equal, recording
 
@@ -130,3 +130,45 @@ def test_pieces_run_from_another_thread():
     thread.start()
     thread.join(timeout=60)
     assert out and out[0]["default_policy"]["rewards"].tolist() == [2, 4, 6, 8, 10]
+
+
+def bare(episodes):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: Job(pieces=[doubled, bare]), r"found the function bare, expected a piece: .*piece\(bare\)\n  at: pieces\[1\]"),
+        (lambda: Job(pieces=[lambda episodes: None]), r"found the function <lambda>, expected a piece: .*piece\(..\)"),
+        (lambda: Job(pieces=doubled), "found the piece doubled as pieces, expected a list of pieces"),
+        (lambda: Job(pieces=bare), "found the function bare as pieces, expected a list"),
+        (lambda: Job(pieces=[ComputeReturnsToGo(gamma=0.9)]), r"found the connector ComputeReturnsToGo(.|\n)*hint: .*connectors"),
+        (lambda: Job(pieces=[ComputeReturnsToGo]), "found the connector ComputeReturnsToGo"),
+        (lambda: Job(pieces=["doubled"]), r"found str, expected a function(.|\n)*pieces\[0\]"),
+        (
+            lambda: Job(learner={"connectors": [ComputeReturnsToGo]}),
+            r"found the class ComputeReturnsToGo, expected an instance: ComputeReturnsToGo\(..\)\n"
+            r"  at: job key `learner.connectors\[0\]`",
+        ),
+        (lambda: Job(learner=sections.Learner), r"found the class Learner, expected an instance: Learner\(..\)"),
+        (lambda: Job(learner=sections.Learner(connectors=[bare])), r"piece\(bare\)\n  at: job key `learner.connectors\[0\]`"),
+        (lambda: Job({"learner": {"gamma": {1}}}), "found set, expected what TOML can hold(.|\n)*`learner.gamma`"),
+    ],
+)
+def test_what_is_no_piece_is_told_with_what_would_be_one(call, told):
+    with pytest.raises(TypeError, match=told):
+        call()
+
+
+def test_numbers_of_numpy_are_numbers():
+    job = Job(learner={"connectors": [ComputeReturnsToGo(gamma=np.float32(0.5))]}, input=["x"])
+    assert job.to_dict()["learner"]["connectors"][0]["gamma"] == 0.5
+    job = Job({"rl_module": {"stateful": np.True_, "max_seq_len": np.int64(20)}, "input": {"paths": ["x"]}})
+    assert job.to_dict()["rl_module"]["max_seq_len"] == 20
+
+
+def test_pieces_stand_in_connectors_beside_a_file_too():
+    path = ROOT / "datasets" / "cartpole-columns" / "job.toml"
+    one = Job(path, learner={"connectors": [doubled]}).compile(STEPS)["default_policy"]
+    assert one["rewards"].tolist() == [2, 4, 6, 8, 10]
