@@ -8,20 +8,25 @@ use clap::{Parser, Subcommand, ValueEnum};
 /// Turns recorded RL episodes into the train batches of RLlib's learner connector pipeline, offline.
 ///
 /// gristmill reads replay logs in Parquet or Arrow files, rebuilds the episodes, runs the learner connector pipeline over
-/// them and writes what a learner's forward pass reads: one folder of shards per module, with a manifest.
+/// them and writes what a learner's forward pass reads: one folder of shards (Parquet or Arrow files) per module, with a
+/// manifest.
 #[derive(Debug, Parser)]
 #[command(name = "gristmill", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\
 Examples:
-  gristmill convert --input logs/ --output shards/    convert with all defaults
-  gristmill plan job.toml                             check a job, show what will come out
-  gristmill convert job.toml                          run it
-  gristmill connectors NumpyToTensor                  the options of one connector
-  gristmill inspect logs/                             what is in these files, and what is wrong with them?
-  gristmill verify shards/                            is a data set what its manifest says?
+  gristmill inspect logs/                             what is in these files, what is wrong?
+  gristmill plan --input logs/                        what would come out?
+  gristmill convert --input logs/ --output shards/    convert, with all defaults
+  gristmill convert job.toml                          convert, as a job file says
+  gristmill verify shards/                            is the data set what its manifest says?
+  gristmill connectors FrameStacking                  what a connector does, and its options
+
+A job file says which columns are which, which connectors run, and what is written:
+`gristmill convert --help` shows a small one.
 
 Exit codes: 0 success; 1 the data failed a check; 2 the command, job or input is wrong;
-3 the surroundings failed (disk full, permission, a changing input).")]
+3 the surroundings failed (disk full, permission, a memory limit that is too small, an input that
+changes or is removed while it is read).")]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -31,21 +36,21 @@ pub struct Args {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// What is in these files? Episodes, lengths, returns, columns, and every problem.
+    ///
+    /// Reads a recording as a conversion would, but tells all problems instead of stopping at the first one, and ends with
+    /// exit code 0 however many there are. Of a written data set it shows what the manifest says.
+    Inspect(InspectArgs),
+    /// Check a job without running it, and show what will come out.
+    ///
+    /// Decides all that schemas, file footers and the first rows can decide, so that a wrong job fails in a second and not
+    /// after a terabyte: the columns of each module with dtype and shape, and the agents that go to it. Nothing is written.
+    Plan(PlanArgs),
     /// Convert recordings into train batches.
     ///
     /// Reads what the job says, runs its connectors, and writes shards and a manifest. The bytes written depend on the job
     /// and the input alone, not on threads or memory.
     Convert(ConvertArgs),
-    /// Check a job without running it, and show what will come out.
-    ///
-    /// Decides all that schemas and file footers alone can decide, so that a wrong job fails in a second and not after a
-    /// terabyte.
-    Plan(PlanArgs),
-    /// What is in these files? Episodes, lengths, returns, columns, and every problem.
-    ///
-    /// Reads a recording as a conversion would, but tells all problems instead of stopping at the first one. Of a written
-    /// data set it shows what the manifest says.
-    Inspect(InspectArgs),
     /// Check a written data set against its manifest and the rules of train batches.
     ///
     /// Looks at every byte: files and digests, columns, statistics, and what a learner relies on (masks, padding, flags,
@@ -54,30 +59,38 @@ pub enum Command {
     /// Compare two data sets: the same training data? If not, what differs, and by how much.
     ///
     /// Rows are matched by module, episode, agent and time step. How a data set is cut into files, its format and its
-    /// compression are no difference. Exit code 0 if nothing differs, 1 if something does.
+    /// compression are no difference. Exit code 0 if nothing differs, 1 if something does, 2 if one is no data set.
     Diff(DiffArgs),
-    /// List the connectors, or show the options of one.
+    /// List the connectors, or show what one does and its options.
+    ///
+    /// Connectors are the pieces of the learner pipeline. A job names those that run in front of the algorithm's own:
+    /// `[[learner.connectors]]`, then `type = "FrameStacking"` and its options, one a line.
     Connectors(ConnectorsArgs),
     /// Print the JSON Schema of a job or of a manifest.
+    ///
+    /// That of a job lists every key with its type, default and meaning; editors complete and check job files by it.
     Schema(SchemaArgs),
 }
 
 /// Which job, and what stands over it.
 #[derive(Debug, clap::Args)]
 pub struct JobArgs {
-    /// Job file: TOML, or JSON if its name ends in `.json`. Without one, --input and the defaults are the job.
+    /// Job file: TOML, or JSON if its name ends in `.json`. Its paths are relative to the file itself. Without one, --input
+    /// and the defaults are the job.
     #[arg(value_name = "JOB")]
     pub job: Option<PathBuf>,
 
-    /// File, glob or directory to read instead of the job's `input.paths`. May be repeated.
+    /// Files, globs or directories to read, relative to the current directory, instead of the job's `input.paths`. May be
+    /// repeated.
     #[arg(long, value_name = "PATH", num_args = 1..)]
     pub input: Vec<String>,
 
-    /// Directory to write instead of the job's `output.path`.
+    /// Directory to write, relative to the current directory, instead of the job's `output.path`. That is `shards` next to
+    /// the job file if it says nothing else; without a job file, in the current directory.
     #[arg(long, value_name = "DIR")]
     pub output: Option<String>,
 
-    /// File format of the shards instead of the job's `output.format`.
+    /// File format of the shards instead of the job's `output.format`, which is parquet if it says nothing else.
     #[arg(long, value_name = "FORMAT", value_parser = ["parquet", "arrow"])]
     pub format: Option<String>,
 
@@ -88,12 +101,24 @@ pub struct JobArgs {
 
 /// `gristmill convert`
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "gristmill convert JOB [OPTIONS]\n       gristmill convert --input PATH... [OPTIONS]")]
 #[command(after_help = "\
 Examples:
   gristmill convert --input logs/ --output shards/
   gristmill convert job.toml
   gristmill convert job.toml --output /data/run7 --overwrite --threads 8
-  gristmill convert job.toml --json > report.json")]
+  gristmill convert job.toml --json > report.json
+
+A small job, for logs whose columns have other names than gristmill's:
+  version = 1
+  [input]
+  paths = [\"logs/*.parquet\"]
+  columns = { eps_id = \"episode\", obs = \"observation\", terminateds = \"done\" }
+  [learner]
+  algorithm = \"PPO\"
+  [output]
+  path = \"shards\"
+`gristmill schema job` prints all keys.")]
 pub struct ConvertArgs {
     #[command(flatten)]
     pub job: JobArgs,
@@ -103,7 +128,7 @@ pub struct ConvertArgs {
     pub threads: Option<NonZeroUsize>,
 
     /// Memory to stay under, such as 4GiB, 500MB or a number of bytes; at least 64MiB [default: a quarter of the machine's].
-    /// What does not fit goes to scratch files.
+    /// What does not fit goes to scratch files. It changes no byte of the output.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_limit: Option<u64>,
 
@@ -129,6 +154,7 @@ pub struct ConvertArgs {
 
 /// `gristmill plan`
 #[derive(Debug, clap::Args)]
+#[command(override_usage = "gristmill plan JOB [OPTIONS]\n       gristmill plan --input PATH... [OPTIONS]")]
 #[command(after_help = "\
 Examples:
   gristmill plan job.toml
@@ -164,7 +190,7 @@ pub struct InspectArgs {
     #[arg(value_name = "PATH", required = true, num_args = 1..)]
     pub paths: Vec<String>,
 
-    /// Job file whose `[input]` says how the recording is laid out and which column is which.
+    /// Job file whose `[input]` says how the recording is laid out and which column is which. Its `paths` are not used.
     #[arg(long, value_name = "JOB")]
     pub job: Option<PathBuf>,
 
@@ -224,8 +250,8 @@ pub struct DiffArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  gristmill connectors
-  gristmill connectors AddTimeDimToBatchAndZeroPad")]
+  gristmill connectors                  all of them, a line each
+  gristmill connectors FrameStacking    one, with a figure and its options")]
 pub struct ConnectorsArgs {
     /// Name of a connector, as in the job's `type`.
     #[arg(value_name = "NAME")]
@@ -301,6 +327,18 @@ mod tests {
         for wrong in ["", "-1", "two", "1.5"] {
             assert!(parse_threads(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_job_that_the_help_shows_is_one() {
+        use clap::CommandFactory;
+        let command = Args::command();
+        let convert = command.find_subcommand("convert").expect("a command");
+        let help = convert.get_after_help().expect("examples").to_string();
+        let job =
+            &help[help.find("  version = 1").expect("a job")..help.find("`gristmill schema job`").expect("an end")];
+        let job = gristmill::job::Job::from_toml_str(job).expect("a job without mistakes");
+        assert_eq!((job.input.columns.len(), job.output.path.as_str()), (3, "shards"));
     }
 
     #[test]
