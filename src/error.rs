@@ -401,13 +401,37 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The closest of `candidates` to a mistyped `word`, for "did you mean" hints.
+/// The closest of `candidates` to a mistyped `word`, for "did you mean" hints: one that takes few changes, or else the only
+/// one that goes on after the word (`clip_by_value` for `clip_by`).
 #[must_use]
 pub fn closest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    candidates
-        .into_iter()
-        .map(|c| (strsim::normalized_damerau_levenshtein(&word.to_lowercase(), &c.to_lowercase()), c))
+    let word = word.to_lowercase();
+    let candidates: Vec<&str> = candidates.into_iter().collect();
+    let near = candidates
+        .iter()
+        .map(|c| (strsim::normalized_damerau_levenshtein(&word, &c.to_lowercase()), *c))
         .filter(|(score, _)| *score >= 0.6)
         .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, c)| c)
+        .map(|(_, c)| c);
+    near.or_else(|| {
+        let mut longer = candidates.into_iter().filter(|c| word.len() >= 3 && c.to_lowercase().starts_with(&word));
+        longer.next().filter(|_| longer.next().is_none())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_closest() {
+        let names = ["rewards", "obs", "clip_by_value", "rllib-2.60"];
+        let near = |word| closest(word, names);
+        assert_eq!(
+            (near("reward"), near("OBS"), near("clip_by")),
+            (Some("rewards"), Some("obs"), Some("clip_by_value"))
+        );
+        assert_eq!((near("rllib"), near("cl"), near("xyz")), (Some("rllib-2.60"), None, None));
+        assert_eq!((closest("add", ["add_rewards", "add_observations"]), closest("x", [])), (None, None));
+    }
 }

@@ -10,7 +10,7 @@ use crate::batch::{ModuleBatch, Rows, Stage};
 use crate::column::{LOSS_MASK, REWARDS, TERMINATEDS, TRUNCATEDS};
 use crate::connector::{Connector, Context, Finding, Piece, Plan, Portable, Repairs, Room, Survey, piece_boilerplate};
 use crate::episode::EpisodeBatch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, closest};
 use crate::job::Compat;
 use crate::numpy::mean_std;
 use crate::scratch::Spool;
@@ -306,7 +306,13 @@ impl Connector for GeneralAdvantageEstimation {
                         there.join(", ")
                     ))
                     .column(name)
-                    .hint("value predictions must be recorded as an extra model output; `values` names their column"));
+                    .hint(match closest(name, there.iter().copied()).filter(|_| name == self.values) {
+                        Some(near) => format!("did you mean values = {near:?}?"),
+                        None => {
+                            "value predictions must be recorded as an extra model output; `values` names their column"
+                                .to_owned()
+                        }
+                    }));
                 }
             }
         }

@@ -102,7 +102,10 @@ impl Dataset {
                 }
                 return Err(match first_shard(directory) {
                     Some(shard) => error.hint(format!("{shard} is called as a data set's shards are: {NO_MANIFEST}")),
-                    None => error.hint("a directory without manifest.json is no data set of gristmill's"),
+                    None => error.hint(
+                        "a directory without manifest.json is no data set of gristmill's; `gristmill inspect` looks into \
+                         recordings",
+                    ),
                 });
             }
             Ok(meta) if !meta.is_file() => {

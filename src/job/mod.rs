@@ -24,7 +24,7 @@ use std::str::FromStr;
 use indexmap::IndexMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 pub use load::Overrides;
 pub use rl_module::{Fill, ModuleOverride, ModuleSettings, RlModule, StateLeaf, StateTree};
@@ -128,6 +128,7 @@ pub struct Input {
     /// How the recording is laid out. `auto` looks at the files and says what it saw.
     pub layout: Layout,
     /// Our column name to the recording's (as RLlib's `input_read_schema`): `{ obs = "observation" }`.
+    #[schemars(example = json!({ "obs": "observation" }))]
     pub columns: IndexMap<String, String>,
     /// What to do with an episode whose last row is neither terminated nor truncated.
     pub unfinished: Unfinished,
@@ -224,6 +225,7 @@ pub struct Spaces {
 #[serde(default, deny_unknown_fields)]
 pub struct MultiAgent {
     /// Agent id, or a pattern with `*`, to module id. The first match wins; a recorded module id needs no rule.
+    #[schemars(example = json!({ "agent_0": "p0", "agent_1": "p1" }))]
     pub agent_to_module: IndexMap<String, String>,
 }
 
@@ -380,6 +382,7 @@ pub struct Output {
     /// Pieces that go by statistics of the data set (`MeanStdFilter`) take those of the part `train`, or of the first one
     /// where none is called so, for all parts.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(example = json!({ "train": 0.9, "val": 0.1 }))]
     pub split: Option<IndexMap<String, f64>>,
 }
 

@@ -132,6 +132,11 @@ mod tests {
         assert!(told(json!({ "type": "FrameStacking", "num_frames": 4, "space": true })).is_empty());
         assert!(told(json!({ "type": "NumpyToTensor" })).is_empty());
         assert_eq!(
+            told(json!("framestacking")),
+            ["found the string \"framestacking\", expected a table\n  at: job key `learner.connectors[0]`\n  \
+              hint: write it as a table: { type = \"FrameStacking\" }"]
+        );
+        assert_eq!(
             told(json!({ "type": "FrameStaking", "num_frames": 4 })),
             ["found the string \"FrameStaking\", expected one of \"FrameStacking\", \"NumpyToTensor\"\n  \
               at: job key `learner.connectors[0].type`\n  hint: did you mean \"FrameStacking\"?"]

@@ -172,7 +172,7 @@ impl<'a> Checker<'a> {
         let what = format!("found {}, expected {}", found(value), self.expected(schema));
         let example = list(schema, "examples").first().filter(|_| *value != Value::Bool(false));
         let example = example.map(|example| format!("write, for example, {}", inline(example)));
-        out.push(wrong(path, what, type_hint(&types, value).or(example)));
+        out.push(wrong(path, what, type_hint(&types, value).or_else(|| tag_hint(schema, value)).or(example)));
     }
 
     /// `anyOf` and `oneOf`: an optional value, a set of words, tables told apart by their `type`, or alternatives.
@@ -427,7 +427,14 @@ impl<'a> Checker<'a> {
         let listed = !schema.contains_key("x-expected");
         let near =
             value.as_str().filter(|_| listed).and_then(|word| closest(word, words.iter().filter_map(|w| w.as_str())));
-        let hint = near.map(|near| format!("did you mean \"{near}\"?"));
+        // `zstd` alone has no level.
+        let level = value.as_str().filter(|_| !listed).and_then(|word| {
+            words
+                .iter()
+                .filter_map(|w| w.as_str())
+                .find(|known| known.strip_prefix(word).is_some_and(|l| l.starts_with(':')))
+        });
+        let hint = near.or(level).map(|near| format!("did you mean \"{near}\"?"));
         wrong(path, format!("found {}, expected {expected}", found(value)), hint)
     }
 
@@ -504,6 +511,13 @@ impl<'a> Checker<'a> {
 
 fn list<'a>(schema: &'a Map<String, Value>, key: &str) -> &'a [Value] {
     schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// How to write a table of which only the `type` was written.
+fn tag_hint(schema: &Map<String, Value>, value: &Value) -> Option<String> {
+    let tags = list(schema, "oneOf").iter().filter_map(|b| b.pointer("/properties/type/const")?.as_str());
+    let tag = closest(value.as_str()?, tags)?;
+    Some(format!("write it as a table: {{ type = \"{tag}\" }}"))
 }
 
 fn is_type(ty: &str, value: &Value) -> bool {

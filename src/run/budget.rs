@@ -259,7 +259,7 @@ impl Budget {
             limit => format!("{}, a quarter of the memory", shown(limit)),
         };
         Error::environment(format!("{what}, which does not fit into the memory limit of {limit}"))
-            .hint(format!("--memory-limit {mib}MiB is enough{more}"))
+            .hint(format!("--memory-limit {mib}MiB is enough{}{more}", beyond(expected as u64, memory())))
     }
 }
 
@@ -291,6 +291,11 @@ fn exactly(bytes: u64) -> String {
         Some((unit, name)) => format!("{} {name}", bytes / unit),
         None => format!("{bytes} {}", if bytes == 1 { "byte" } else { "bytes" }),
     }
+}
+
+/// A word on a limit that is larger than the memory there is.
+fn beyond(limit: u64, there: u64) -> String {
+    if limit > there { format!(", and this machine has {}", shown(there)) } else { String::new() }
 }
 
 /// Bytes as text, roughly.
@@ -410,6 +415,7 @@ mod tests {
         let told = "an index of 1 GiB, which does not fit into the memory limit of";
         assert_eq!(too_small(true), format!("{told} 100 MB"));
         assert_eq!(too_small(false), format!("{told} 95 MiB, a quarter of the memory"));
+        assert_eq!((beyond(2 << 30, 1 << 30).as_str(), beyond(1, 1).as_str()), (", and this machine has 1.0 GiB", ""));
     }
 
     #[test]

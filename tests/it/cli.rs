@@ -86,7 +86,7 @@ fn wrong_arguments_exit_with_2() {
 #[test]
 fn no_threads_are_too_few() {
     let output = gristmill(&["convert", "--threads", "0", "job.toml"], here());
-    assert!(stderr(&output).contains("found 0, expected at least 1"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("found 0, expected a whole number of at least 1"), "{}", stderr(&output));
 }
 
 #[test]

@@ -300,3 +300,41 @@ fn names_in_the_job_that_are_nearly_ours() {
     let output = work.convert_job("[input]\ncolumns = { finished = 'fin' }\n", &["--overwrite"]);
     assert!(!stdout(&output).contains("did you mean"), "{}", stdout(&output));
 }
+
+#[test]
+fn words_of_a_job_that_are_nearly_right() {
+    let work = Work::of(with(steps(), "vf_preds", f32s(&[0.; 6])));
+    let gae = "[[learner.connectors]]\ntype = 'GeneralAdvantageEstimation'\ngamma = 0.9\nlambda_ = 1.0\n";
+    for (job, told) in [
+        ("[learner]\nconnectors = ['framestacking']\n", "hint: write it as a table: { type = \"FrameStacking\" }"),
+        ("[learner]\ncompat = 'rllib'\n", "hint: did you mean \"rllib-2.60\"?"),
+        ("[output]\ncompression = 'zstd'\n", "hint: did you mean \"zstd:1\"?"),
+        ("[output]\nsplit = [0.9, 0.1]\n", "hint: write, for example, { train = 0.9, val = 0.1 }"),
+        ("[input]\ncolumns = 'obs'\n", "hint: write, for example, { obs = \"observation\" }"),
+        ("[multi_agent]\nagent_to_module = 'p0'\n", "hint: write, for example, { agent_0 = \"p0\", agent_1 = \"p1\" }"),
+        ("[[learner.connectors]]\ntype = 'MeanStdFilter'\nclip_by = 3\n", "hint: did you mean `clip_by_value`?"),
+        (
+            &format!(
+                "[learner]\nadd_default_connectors_to_learner_pipeline = false\n{FINISHED}{gae}values = 'vf_pred'\n"
+            ),
+            "hint: did you mean values = \"vf_preds\"?",
+        ),
+    ] {
+        contains(&work.refused(2, &work.convert_job(job, &[])), &[told]);
+    }
+    // Each command names itself, and the right one for what it was given.
+    for command in ["plan", "convert"] {
+        let told = stderr(&gristmill(&[command], work.path()));
+        contains(&told, &[&format!("hint: gristmill {command} JOB, or gristmill {command} --input PATH")]);
+    }
+    contains(&stderr(&gristmill(&["verify", "in"], work.path())), &["`gristmill inspect` looks into recordings"]);
+    contains(
+        &stderr(&gristmill(&["convert", "--input", "inn", "--output", "out"], work.path())),
+        &["did you mean \"in\"?"],
+    );
+}
+
+/// Pieces that make a finished batch.
+const FINISHED: &str = "[[learner.connectors]]\ntype = 'AddObservationsFromEpisodesToBatch'\n\
+    [[learner.connectors]]\ntype = 'AddColumnsFromEpisodesToTrainBatch'\n\
+    [[learner.connectors]]\ntype = 'BatchIndividualItems'\n[[learner.connectors]]\ntype = 'NumpyToTensor'\n";

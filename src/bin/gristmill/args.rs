@@ -235,7 +235,7 @@ pub struct DiffArgs {
     pub b: PathBuf,
 
     /// Largest absolute or relative difference of two values that still counts as none.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = parse_tolerance)]
     pub tolerance: f64,
 
     #[command(flatten)]
@@ -281,7 +281,13 @@ pub enum Document {
 
 /// A number of threads.
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    text.trim().parse().map_err(|_| format!("found {text}, expected at least 1"))
+    text.trim().parse().map_err(|_| format!("found {text}, expected a whole number of at least 1"))
+}
+
+/// A difference that counts as none.
+fn parse_tolerance(text: &str) -> Result<f64, String> {
+    let number = text.trim().parse::<f64>().ok().filter(|x| x.is_finite() && *x >= 0.0);
+    number.ok_or_else(|| format!("found {text}, expected a number of at least 0, such as 1e-6"))
 }
 
 /// Bytes from `4GiB`, `500MB`, `1.5G` or `1048576`. As for memory elsewhere, a bare K, M, G or T counts in 1024s.
@@ -323,7 +329,7 @@ mod tests {
     #[test]
     fn threads() {
         assert_eq!(parse_threads("3").map(NonZeroUsize::get), Ok(3));
-        assert_eq!(parse_threads("0").unwrap_err(), "found 0, expected at least 1");
+        assert_eq!(parse_threads("0").unwrap_err(), "found 0, expected a whole number of at least 1");
         for wrong in ["", "-1", "two", "1.5"] {
             assert!(parse_threads(wrong).is_err(), "{wrong}");
         }
@@ -339,6 +345,14 @@ mod tests {
             &help[help.find("  version = 1").expect("a job")..help.find("`gristmill schema job`").expect("an end")];
         let job = gristmill::job::Job::from_toml_str(job).expect("a job without mistakes");
         assert_eq!((job.input.columns.len(), job.output.path.as_str()), (3, "shards"));
+    }
+
+    #[test]
+    fn tolerances() {
+        assert_eq!((parse_tolerance("1e-6"), parse_tolerance("0")), (Ok(1e-6), Ok(0.0)));
+        for wrong in ["", "x", "-1", "nan", "inf"] {
+            assert!(parse_tolerance(wrong).unwrap_err().ends_with("such as 1e-6"), "{wrong}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::args::ConvertArgs;
 use crate::{progress, report};
 
 pub fn run(args: &ConvertArgs) -> Result<(), Failure> {
-    let job = load(&args.job)?;
+    let job = load(&args.job, "convert")?;
     let options = Options {
         threads: args.threads.map(NonZeroUsize::get),
         memory_limit: args.memory_limit,

@@ -51,8 +51,8 @@ fn current_dir() -> Result<PathBuf, Failure> {
     std::env::current_dir().map_err(|e| Error::io("find the current directory", Path::new("."), &e).into())
 }
 
-/// The job that the arguments ask for, checked.
-fn load(args: &JobArgs) -> Result<Job, Failure> {
+/// The job that the arguments of `command` ask for, checked.
+fn load(args: &JobArgs, command: &str) -> Result<Job, Failure> {
     let (path, inputs) = job_and_inputs(args);
     let format = args.format.as_deref().map(str::parse).transpose()?;
     let overrides = Overrides { inputs, output: args.output.clone(), format, current_dir: current_dir()? };
@@ -60,7 +60,7 @@ fn load(args: &JobArgs) -> Result<Job, Failure> {
         Some(path) => Job::load_with(path, &overrides)?,
         None if overrides.inputs.is_empty() => {
             return Err(Error::usage("found neither a job file nor --input")
-                .hint("gristmill convert JOB, or gristmill convert --input PATH --output DIR")
+                .hint(format!("gristmill {command} JOB, or gristmill {command} --input PATH --output DIR"))
                 .into());
         }
         None => {

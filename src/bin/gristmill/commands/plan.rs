@@ -19,7 +19,7 @@ struct Planned {
 }
 
 pub fn run(args: &PlanArgs) -> Result<(), Failure> {
-    let job = load(&args.job)?;
+    let job = load(&args.job, "plan")?;
     let plan = plan(&job)?;
     if args.job.json {
         report::print_json(&Planned { job: job.to_json(), plan })
