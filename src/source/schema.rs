@@ -144,7 +144,7 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
         .map(|g| names::canonical(&g.fields, rename, &files[g.files[0]], &mut notes))
         .collect::<Result<_>>()?;
     for (group, named) in groups.iter().zip(&named) {
-        names::check_needed(&NEEDED, named, &group.fields, &files[group.files[0]])?;
+        names::check_needed(&NEEDED, named, rename, &group.fields, &files[group.files[0]])?;
     }
     match named.first() {
         Some(first) => names::suggest(first, rename, &mut notes),

@@ -90,6 +90,14 @@ fn nobody_is_told_to_say_what_the_job_says() {
         2,
         &["hint: cast the column to numbers before, or name another than \"observation\" for obs"],
     );
+    // A mapping that lacks a name.
+    let hint = "hint: `[input] columns` needs this, too: obs = \"observation\"\n";
+    refused(
+        foreign(),
+        "columns = { eps_id = 'episode', t = 'step', terminateds = 'done' }\n",
+        2,
+        &["missing column obs", hint],
+    );
     // A time step that does not count steps.
     let t = i64s(&[0, 10, 20, 0, 10, 20]);
     refused(
@@ -338,3 +346,30 @@ fn words_of_a_job_that_are_nearly_right() {
 const FINISHED: &str = "[[learner.connectors]]\ntype = 'AddObservationsFromEpisodesToBatch'\n\
     [[learner.connectors]]\ntype = 'AddColumnsFromEpisodesToTrainBatch'\n\
     [[learner.connectors]]\ntype = 'BatchIndividualItems'\n[[learner.connectors]]\ntype = 'NumpyToTensor'\n";
+
+#[test]
+fn a_plan_looks_at_the_first_rows_and_says_so() {
+    // One row group is all that is looked at, and the second one has another agent.
+    let rows = 100_000;
+    let agent = |name: &'static str, width: usize, rows: usize| {
+        let row = vec![0.0; width];
+        batch(vec![
+            ("eps_id", texts(&vec![name; rows])),
+            ("agent_id", texts(&vec![name; rows])),
+            ("obs", lists(&vec![Some(row.as_slice()); rows])),
+            ("actions", i64s(&vec![0; rows])),
+            ("rewards", f64s(&vec![0.0; rows])),
+        ])
+    };
+    let work = Work::of_batches(&[agent("p", 2, rows), agent("q", 3, 2)]);
+    let told = stdout(&plan(&work, "[multi_agent]\nagent_to_module = { p = 'one', q = 'two' }\n", &[]));
+    contains(
+        &told,
+        &[
+            "  one: agent p\n    obs          float32[2]\n",
+            "agents, modules and the columns of each are told as the first 100000 rows have them: others may have more",
+        ],
+    );
+    // What the rest has is not said to be without effect.
+    assert!(!told.contains("no effect") && !told.contains("two"), "{told}");
+}

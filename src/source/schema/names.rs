@@ -113,7 +113,13 @@ fn is_pandas_index(name: &str) -> bool {
 }
 
 /// An error that lists the needed columns that are missing, what there is, and what might be meant.
-pub(super) fn check_needed(needed: &[&str], named: &[Named], fields: &Fields, file: &InputFile) -> Result<()> {
+pub(super) fn check_needed(
+    needed: &[&str],
+    named: &[Named],
+    rename: &IndexMap<String, String>,
+    fields: &Fields,
+    file: &InputFile,
+) -> Result<()> {
     let missing: Vec<&str> =
         needed.iter().copied().filter(|root| !named.iter().any(|n| column::is_under(&n.name, root))).collect();
     if missing.is_empty() {
@@ -131,10 +137,12 @@ pub(super) fn check_needed(needed: &[&str], named: &[Named], fields: &Fields, fi
             Some(format!("{ours} = \"{theirs}\""))
         })
         .collect();
-    Err(e.hint(format!(
-        "say in the job file, under [input], which column is which: `columns = {{ {} }}`",
-        map.join(", ")
-    )))
+    let map = map.join(", ");
+    Err(e.hint(if rename.is_empty() {
+        format!("say in the job file, under [input], which column is which: `columns = {{ {map} }}`")
+    } else {
+        format!("`[input] columns` needs this, too: {map}")
+    }))
 }
 
 /// A column that is probably ours under another tool's name.
