@@ -102,7 +102,7 @@ impl RowMap {
         let n = self.groups.partition_point(|g| g.first_row < rows);
         let groups = self.groups[..n].to_vec();
         let rows = groups.last().map_or(0, |g| g.first_row + g.rows);
-        Self { files: self.files.clone(), groups, rows, lost: Vec::new() }
+        Self { files: self.files.clone(), groups, rows, lost: Vec::new(), notes: Vec::new() }
     }
 
     /// The row group of a global row.
