@@ -74,6 +74,8 @@ memory: .venv/ready
 	.venv/bin/python benches/memory.py --steps 50000000 --memory-limit 256MiB --curiosity
 	.venv/bin/python benches/memory.py --steps 600000 --keepers
 	.venv/bin/python benches/memory.py --steps 600000 --keepers --memory-limit 256MiB
+	.venv/bin/python benches/memory.py --steps 1000000 --id-bytes 500
+	.venv/bin/python benches/memory.py --steps 100000 --id-bytes 20000 --memory-limit 256MiB
 
 # Time and memory on shapes that no recording should have: very many columns, files, episodes; very long ones, large rows.
 shapes: .venv/ready

@@ -3,7 +3,7 @@
 Makes seeded CartPole-like logs (eps_id, t, obs f32[4], actions, rewards, flags, state_out f32[16]; row groups of 131072
 rows; episodes of 200 steps), converts each with the release build, and prints what the operating system says of the
 finished process. Linux and macOS only. `--keepers`: observations of 256 floats, and every choice of pieces that keep
-something and of a shuffled order.
+something and of a shuffled order. `--id-bytes`: ids of so many bytes, in every kind of file and to every kind of output.
 """
 
 import argparse
@@ -32,6 +32,13 @@ KEEPERS = {
     "counts": "[[learner.connectors]]\ntype = 'CountBasedCuriosity'\n",
     "shuffle": "[output]\nshuffle = { seed = 7 }\n",
 }
+
+
+def long_ids(episode, size):
+    """An id of `size` bytes for each row, which rows of one episode share, as a dictionary."""
+    names, of_row = np.unique(episode, return_inverse=True)
+    names = pa.array([f"{name:0>{size}}" for name in names])
+    return pa.DictionaryArray.from_arrays(pa.array(of_row.astype(np.int32)), names)
 
 
 def make_log(path, steps, interleaved, width=4):
@@ -89,6 +96,36 @@ def keepers(gristmill, steps, limit):
                 sys.exit(f"the peak is above the limit of {limit}")
 
 
+def ids(gristmill, steps, limit, size):
+    """Ids of `size` bytes: dictionaries, plain pages and Arrow IPC; written as Parquet, shuffled, and as Arrow IPC."""
+    print(f"{'steps':>12} {'threads':>8} {'seconds':>8} {'peak MiB':>9}  ids of {size:,} bytes")
+    with tempfile.TemporaryDirectory() as folder:
+        log, job, out = (str(pathlib.Path(folder, name)) for name in ("log", "job.toml", "shards"))
+        make_log(log, steps, False)
+        table = pq.read_table(log)
+        table = table.set_column(0, "eps_id", long_ids(table["eps_id"].to_numpy(), size))
+
+        def arrow_file():
+            with pa.ipc.new_file(log, table.schema) as writer:
+                writer.write_table(table, max_chunksize=ROW_GROUP // 4)
+
+        inputs = {
+            "dictionary": lambda: pq.write_table(table, log, row_group_size=ROW_GROUP),
+            "plain": lambda: pq.write_table(table, log, row_group_size=ROW_GROUP, use_dictionary=False),
+            "arrow": arrow_file,
+        }
+        outputs = {"parquet": "", "shuffled": "shuffle = { seed = 7 }\n", "arrow": "format = 'arrow'\n"}
+        for name, write in inputs.items():
+            write()
+            for (output, text), threads in itertools.product(outputs.items(), ("1", "2")):
+                pathlib.Path(job).write_text(f"[output]\nrows_per_shard = 16384\n{text}")
+                command = [gristmill, "convert", job, "--input", log, "--output", out, "--overwrite", "--quiet"]
+                seconds, peak = run([*command, "--threads", threads, "--memory-limit", limit])
+                print(f"{steps:>12,} {threads:>8} {seconds:>8.2f} {peak:>9.1f}  {name} to {output}")
+                if peak > json.loads(pathlib.Path(out, "run.json").read_text())["extra"]["memory_limit"] / 2**20:
+                    sys.exit(f"the peak is above the limit of {limit}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--gristmill", default="target/release/gristmill")
@@ -98,7 +135,12 @@ def main():
     parser.add_argument("--memory-limit", help="such as 256MiB; the peak must stay below it")
     parser.add_argument("--curiosity", action="store_true", help="count observations, all of them different")
     parser.add_argument("--keepers", action="store_true", help="every choice of what keeps something")
+    parser.add_argument("--id-bytes", type=int, help="ids of so many bytes, in every kind of file")
     args = parser.parse_args()
+    if args.id_bytes:
+        for steps in args.steps:
+            ids(args.gristmill, steps, args.memory_limit or "96MiB", args.id_bytes)
+        return
     if args.keepers:
         for steps in args.steps:
             keepers(args.gristmill, steps, args.memory_limit or "64MiB")

@@ -156,7 +156,7 @@ pub fn to_python<'py>(py: Python<'py>, data: &ColumnData) -> PyResult<Bound<'py,
     let column = |tensor: Tensor| Ok(Bound::new(py, Column::shared(tensor))?.into_any());
     match data {
         ColumnData::Tensor(tensor) => column(tensor.clone()),
-        ColumnData::Ids(ids) => match (ids.as_primitive_opt::<Int64Type>(), ids.as_string_opt::<i32>()) {
+        ColumnData::Ids(ids) => match (ids.as_primitive_opt::<Int64Type>(), ids.as_string_view_opt()) {
             (Some(numbers), _) => column(Tensor::from_values(Vec::new(), numbers.values())),
             (None, Some(text)) => Ok(PyList::new(py, text.iter().map(Option::unwrap_or_default))?.into_any()),
             _ => Err(raised(py, &Error::internal(format!("a column of {}", ids.data_type())))),

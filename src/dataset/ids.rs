@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use arrow::array::{AsArray, StringArray};
+use arrow::array::{AsArray, StringViewArray};
 
 use crate::episode::EpisodeId;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ pub(crate) enum Ids<'a> {
     /// Integers.
     Int(&'a [i64]),
     /// Text.
-    Text(&'a StringArray),
+    Text(&'a StringViewArray),
 }
 
 impl<'a> Ids<'a> {
@@ -24,7 +24,7 @@ impl<'a> Ids<'a> {
         if let Some(t) = data.tensor().filter(|t| t.ty().dtype == DType::Int64 && t.ty().shape.is_empty()) {
             return Ok(Self::Int(t.values()));
         }
-        let text = data.ids().and_then(|a| a.as_string_opt::<i32>()).map(Self::Text);
+        let text = data.ids().and_then(|a| a.as_string_view_opt()).map(Self::Text);
         text.ok_or_else(|| Error::internal("found neither text nor int64 in a column of ids"))
     }
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::buffer::Buffer;
-use arrow::datatypes::SchemaRef;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
 use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
@@ -264,7 +265,11 @@ fn decode(array: &ArrayRef, ty: &ColumnType, first_row: u64) -> Result<ColumnDat
             no_nulls(list.values(), len, first_row)?;
             Ok(ColumnData::Tensor(Tensor::from_flat_arrow(list.values().as_ref(), ty.shape.clone(), rows)?))
         }
-        ColumnType::Utf8 | ColumnType::Int64 => Ok(ColumnData::Ids(Arc::clone(array))),
+        ColumnType::Int64 => Ok(ColumnData::Ids(Arc::clone(array))),
+        // Without a copy of the text.
+        ColumnType::Utf8 => cast(array, &DataType::Utf8View)
+            .map(ColumnData::Ids)
+            .map_err(|e| Error::data(format!("found unreadable text: {e}"))),
     }
 }
 

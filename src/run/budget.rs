@@ -269,10 +269,11 @@ pub(super) fn index_bytes(index: &Index) -> usize {
         crate::episode::EpisodeId::Str(id) => id.len() + 16,
         crate::episode::EpisodeId::Int(_) => 0,
     };
+    let agents: usize = index.agents().map(|agent| agent.len() + 16).sum();
     let rare = |entry: &Entry| entry.rare.as_ref().map_or(0, |r| 96 + r.hanging.len() * 16 + r.history.len() * 8);
     let entries = index.entries.capacity() * size_of::<Entry>();
     let behind: usize = index.entries.iter().map(|e| text(e) + rare(e)).sum();
-    entries + behind + index.spans.capacity() * size_of::<Span>()
+    entries + behind + agents + index.spans.capacity() * size_of::<Span>()
 }
 
 /// Bytes of memory that this process may use: the machine's, or less where its control group says so.

@@ -116,10 +116,21 @@ pub(super) struct Sizes {
 impl Sizes {
     /// What streams of these schemas hold.
     pub fn of(schemas: &[ShardSchema], output: &crate::job::Output) -> Self {
-        let of =
-            |schema: &ShardSchema| row_group_rows(schema, output.rows_per_shard).saturating_mul(schema.row_bytes());
+        let of = |schema: &ShardSchema| {
+            let rows = row_group_rows(schema, output.rows_per_shard);
+            let texts = match output.format {
+                Format::Parquet => schema.texts.most_different(rows),
+                Format::Arrow => schema.texts.most(rows),
+            };
+            rows.saturating_mul(schema.row_bytes()).saturating_add(texts)
+        };
+        // Rows go to scratch and come back in pieces of a bucket, each with every text that is in it.
+        let scattered = |schema: &ShardSchema| match output.shuffle {
+            Some(_) => schema.texts.most_different(usize::MAX).saturating_mul(2),
+            None => 0,
+        };
         Self {
-            groups: schemas.iter().map(of).sum(),
+            groups: schemas.iter().map(|schema| of(schema).saturating_add(scattered(schema))).sum(),
             largest: schemas.iter().map(of).max().unwrap_or(0),
             shuffled: output.shuffle.is_some(),
         }

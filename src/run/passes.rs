@@ -76,7 +76,9 @@ pub(super) fn needs(
     let step_out = modules.iter().map(|m| m.layout.step_bytes()).max().unwrap_or(0);
     // A data set smaller than a row group fills none.
     let steps: u64 = index.entries.iter().map(|e| units::weight(e, period)).fold(0, u64::saturating_add);
-    let all = usize::try_from(steps).unwrap_or(usize::MAX).saturating_mul(step_out + PROVENANCE);
+    let steps = usize::try_from(steps).unwrap_or(usize::MAX);
+    let texts = Provenance::of(index).texts(index).most(steps);
+    let all = steps.saturating_mul(step_out + PROVENANCE).saturating_add(texts);
     Needs {
         row_bytes: source.row_bytes(&index.layout).max(1),
         step_in: index.layout.steps.iter().map(|(_, ty)| ty.row_bytes()).sum(),

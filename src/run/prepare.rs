@@ -213,7 +213,8 @@ impl Prepared {
     /// # Errors
     /// If they are more than a file can hold.
     pub fn schemas(&self, job: &Job) -> Result<Vec<ShardSchema>> {
-        tables::schemas(&self.modules, &storage(&self.modules)?, self.provenance, &job.output)
+        let texts = self.provenance.texts(&self.index);
+        tables::schemas(&self.modules, &storage(&self.modules)?, self.provenance, &texts, &job.output)
     }
 
     /// What the passes over the data need.

@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Builder, StringBuilder};
+use arrow::array::{Array, ArrayRef, Int64Array, StringViewArray, UInt64Array};
+use indexmap::IndexSet;
 use serde::{Deserialize, Serialize};
 
 use crate::column::{AGENT_ID, EPS_ID, T};
-use crate::episode::{EpisodeBatch, EpisodeId};
+use crate::episode::{Chunk, EpisodeBatch, EpisodeId};
 use crate::error::{Error, Result};
-use crate::sink::{ColumnData, ColumnType};
-use crate::source::index::Index;
+use crate::sink::{ColumnData, ColumnType, LongTexts};
+use crate::source::index::{Entry, Index};
 use crate::window::Windows;
 
 /// Which provenance columns a data set has.
@@ -28,6 +29,17 @@ impl Provenance {
         Self { int_ids, agents: index.multi_agent }
     }
 
+    /// How long their texts are, as far as they are longer than usual. Of each entry one row more than it has steps: the one
+    /// that `AddOneTsToEpisodesAndTruncate` adds.
+    pub fn texts(self, index: &Index) -> LongTexts {
+        let id = |entry: &Entry| if let EpisodeId::Str(id) = &entry.id { id.len() } else { 0 };
+        let agent = |entry: &Entry| entry.agent_id().filter(|_| self.agents).map_or(0, |agent| agent.len());
+        let columns = self.columns().iter().filter(|(_, ty)| *ty == ColumnType::Utf8).count();
+        let rows = index.entries.iter().map(|entry| (id(entry) + agent(entry), entry.steps.saturating_add(1)));
+        let different = index.entries.iter().map(id).chain(index.agents().map(str::len));
+        LongTexts::of(rows, columns, different)
+    }
+
     /// Their names and types. They stand in front of the batch's columns.
     pub fn columns(self) -> Vec<(String, ColumnType)> {
         let id = if self.int_ids { ColumnType::Int64 } else { ColumnType::Utf8 };
@@ -41,62 +53,67 @@ impl Provenance {
 
     /// Their values for every row, in the order of [`Self::columns`]: a row is one of `windows`, or else one step.
     ///
-    /// `episodes` are those that the pipeline left behind: a piece that lengthens episodes makes more rows.
+    /// `episodes` are those that the pipeline left behind: a piece that lengthens episodes makes more rows. Rows of one
+    /// episode share its text.
     pub fn values(self, episodes: &EpisodeBatch, windows: Option<&Windows>) -> Result<Vec<ColumnData>> {
-        let mut t = Int64Builder::new();
-        let mut agents = StringBuilder::new();
-        let mut ids = if self.int_ids { Ids::Int(Int64Builder::new()) } else { Ids::Text(StringBuilder::new()) };
+        let rows = windows.map_or_else(|| episodes.steps_len(), |windows| windows.iter().len());
+        let (mut chunks, mut t) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
         let mut row = |chunk: usize, first: isize| {
-            let chunk = &episodes.chunks[chunk];
-            t.append_value(chunk.t_started.saturating_add(i64::try_from(first).unwrap_or(i64::MAX)));
-            match (&mut ids, &chunk.id) {
-                (Ids::Int(ids), EpisodeId::Int(id)) => ids.append_value(*id),
-                (Ids::Text(ids), EpisodeId::Str(id)) => ids.append_value(id),
-                _ => return Err(Error::internal("episode ids of two kinds").episode(chunk.id.to_string())),
-            }
-            if self.agents {
-                agents.append_value(chunk.agent_id.as_deref().unwrap_or_default());
-            }
-            Ok(())
+            let started = episodes.chunks[chunk].t_started;
+            t.push(started.saturating_add(i64::try_from(first).unwrap_or(i64::MAX)));
+            chunks.push(chunk as u64);
         };
         match windows {
-            Some(windows) => windows.iter().try_for_each(|w| row(w.episode, w.first))?,
+            Some(windows) => windows.iter().for_each(|w| row(w.episode, w.first)),
             None => {
                 for (i, len) in episodes.lengths().enumerate() {
-                    (0..len.cast_signed()).try_for_each(|at| row(i, at))?;
+                    (0..len.cast_signed()).for_each(|at| row(i, at));
                 }
             }
         }
-        let mut out = vec![ColumnData::Ids(ids.finish())];
+        let by_row = |of: &dyn Array, places: Vec<u64>| {
+            let taken = arrow::compute::take(of, &UInt64Array::from(places), None);
+            taken.map(ColumnData::Ids).map_err(|e| Error::internal(format!("ids by row: {e}")))
+        };
+        let mut agents = None;
         if self.agents {
-            out.push(ColumnData::Ids(Arc::new(agents.finish())));
+            // Agents are few, and may have long names.
+            let mut names: IndexSet<&str> = IndexSet::new();
+            let agents_of = episodes.chunks.iter().map(|chunk| chunk.agent_id.as_deref().unwrap_or_default());
+            let of_chunk: Vec<u64> = agents_of.map(|name| names.insert_full(name).0 as u64).collect();
+            let of_row = chunks.iter().map(|&chunk| of_chunk[chunk as usize]).collect();
+            agents = Some(by_row(&StringViewArray::from_iter_values(names), of_row)?);
         }
-        out.push(ColumnData::Ids(Arc::new(t.finish())));
+        let mut out = vec![by_row(&*self.ids(&episodes.chunks)?, chunks)?];
+        out.extend(agents);
+        out.push(ColumnData::Ids(Arc::new(Int64Array::from(t))));
         Ok(out)
     }
-}
 
-enum Ids {
-    Int(Int64Builder),
-    Text(StringBuilder),
-}
-
-impl Ids {
-    fn finish(self) -> ArrayRef {
-        match self {
-            Self::Int(mut ids) => Arc::new(ids.finish()),
-            Self::Text(mut ids) => Arc::new(ids.finish()),
+    /// The id of each chunk.
+    fn ids(self, chunks: &[Chunk]) -> Result<ArrayRef> {
+        let of_two_kinds = |chunk: &Chunk| Error::internal("episode ids of two kinds").episode(chunk.id.to_string());
+        if self.int_ids {
+            let ids = chunks.iter().map(|chunk| match chunk.id {
+                EpisodeId::Int(id) => Ok(id),
+                EpisodeId::Str(_) => Err(of_two_kinds(chunk)),
+            });
+            return Ok(Arc::new(Int64Array::from(ids.collect::<Result<Vec<_>>>()?)));
         }
+        let ids = chunks.iter().map(|chunk| match &chunk.id {
+            EpisodeId::Str(id) => Ok(&**id),
+            EpisodeId::Int(_) => Err(of_two_kinds(chunk)),
+        });
+        Ok(Arc::new(StringViewArray::from_iter_values(ids.collect::<Result<Vec<_>>>()?)))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, Int64Array};
+    use arrow::array::AsArray;
     use arrow::datatypes::Int64Type;
 
     use super::*;
-    use crate::episode::Chunk;
     use crate::window::{End, Pad, Span, Spec, Start};
 
     #[test]

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::indexed::{Axis, INDEX, Stored, WindowIndex, moved};
 use crate::job::Output;
 use crate::pipeline::ModulePlan;
-use crate::sink::{ColumnData, ShardSchema};
+use crate::sink::{ColumnData, LongTexts, ShardSchema};
 use crate::tensor::TensorType;
 
 /// The steps of a module that its windows are over.
@@ -72,6 +72,7 @@ pub(super) fn schemas(
     modules: &[ModulePlan],
     storage: &[Storage],
     provenance: Provenance,
+    texts: &LongTexts,
     output: &Output,
 ) -> Result<Vec<ShardSchema>> {
     let schema = |stream: Stream<'_>| {
@@ -79,7 +80,8 @@ pub(super) fn schemas(
             return output::schema(Vec::new(), stream.columns, output);
         }
         let windows = output::windows_bytes(&modules[stream.module].layout.columns);
-        output::schema(provenance.columns(), stream.columns, output).with_windows(windows)
+        let rows = output::schema(provenance.columns(), stream.columns, output);
+        rows.with_windows(windows).with_texts(texts.clone())
     };
     let schemas: Vec<ShardSchema> = streams(storage).into_iter().map(schema).collect();
     schemas.iter().try_for_each(ShardSchema::check)?;

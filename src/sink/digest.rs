@@ -8,13 +8,12 @@
 //!
 //! Two data sets with the same digest hold the same training data, bit for bit (NaN payloads and signed zeros included).
 
-use std::borrow::Cow;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use arrow::array::{Array, AsArray};
-use arrow::datatypes::{DataType, Int64Type};
+use arrow::array::AsArray;
+use arrow::datatypes::Int64Type;
 
 use super::schema::{ColumnData, ColumnType};
 use crate::error::{Error, Result};
@@ -37,7 +36,9 @@ impl ContentDigest {
 
     /// Appends rows.
     pub fn update(&mut self, data: &ColumnData) -> Result<()> {
-        self.hasher.update(&content_bytes(data)?);
+        each_content(data, |bytes| {
+            self.hasher.update(bytes);
+        })?;
         self.rows += data.rows() as u64;
         Ok(())
     }
@@ -63,31 +64,35 @@ pub(super) fn header(name: &str, ty: &ColumnType) -> Vec<u8> {
     out
 }
 
-/// The bytes that rows are hashed as, all at once: blake3 is many times faster on long input.
-pub(super) fn content_bytes(data: &ColumnData) -> Result<Cow<'_, [u8]>> {
-    Ok(match data {
-        ColumnData::Tensor(t) => Cow::Borrowed(t.bytes()),
-        ColumnData::Ids(ids) => match ids.data_type() {
-            DataType::Int64 => Cow::Borrowed(bytemuck::cast_slice(ids.as_primitive::<Int64Type>().values())),
-            DataType::Utf8 => {
+/// Bytes of text that are hashed at once: blake3 is many times faster on long input, and rows that share a long text have
+/// it in memory only once.
+const TEXT: usize = 1 << 20;
+
+/// Hands out the bytes that rows are hashed as, in large pieces.
+pub(super) fn each_content(data: &ColumnData, mut each: impl FnMut(&[u8])) -> Result<()> {
+    match data {
+        ColumnData::Tensor(t) => each(t.bytes()),
+        ColumnData::Ids(ids) => {
+            if let Some(ids) = ids.as_primitive_opt::<Int64Type>() {
+                each(bytemuck::cast_slice(ids.values()));
+            } else if let Some(ids) = ids.as_string_view_opt() {
                 let mut bytes = Vec::new();
-                for id in ids.as_string::<i32>().iter().flatten() {
+                for id in ids.iter().flatten() {
+                    if bytes.len() >= TEXT {
+                        each(&bytes);
+                        bytes.clear();
+                    }
                     bytes.extend_from_slice(&(id.len() as u64).to_le_bytes());
                     bytes.extend_from_slice(id.as_bytes());
                 }
-                Cow::Owned(bytes)
+                each(&bytes);
+            } else {
+                let found = ids.data_type();
+                return Err(Error::internal(format!("found ids of {found}, expected Int64 or Utf8View")));
             }
-            other => return Err(Error::internal(format!("found ids of {other}, expected Int64 or Utf8"))),
-        },
-    })
-}
-
-/// Number of the bytes that rows are hashed as.
-///
-/// # Errors
-/// If they are none of a shard's.
-pub fn content_len(data: &ColumnData) -> Result<u64> {
-    Ok(content_bytes(data)?.len() as u64)
+        }
+    }
+    Ok(())
 }
 
 /// The digest of named digests: of a module's columns, of a data set's modules. Their order does not matter.
@@ -138,7 +143,7 @@ fn text(hasher: &mut blake3::Hasher, s: &str) {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{Int64Array, StringViewArray};
 
     use super::*;
     use crate::tensor::{DType, Tensor, TensorType};
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn ids_are_told_apart_where_their_joined_bytes_are_not() {
-        let utf8 = |ids: &[&str]| ColumnData::Ids(Arc::new(StringArray::from(ids.to_vec())));
+        let utf8 = |ids: &[&str]| ColumnData::Ids(Arc::new(StringViewArray::from(ids.to_vec())));
         let whole = digest(&ColumnType::Utf8, &[utf8(&["a", "bc"])]);
         assert_eq!(digest(&ColumnType::Utf8, &[utf8(&["a"]), utf8(&["bc"])]), whole);
         assert_ne!(digest(&ColumnType::Utf8, &[utf8(&["ab", "c"])]), whole);

@@ -16,7 +16,7 @@ use blake3::hazmat::{HasherExt, Mode, merge_subtrees_non_root, merge_subtrees_ro
 use blake3::{CHUNK_LEN, Hasher};
 use serde::{Deserialize, Serialize};
 
-use super::digest::content_bytes;
+use super::digest::each_content;
 use super::schema::{ColumnData, ColumnType};
 use crate::error::{Error, Result};
 
@@ -58,8 +58,7 @@ impl DigestPart {
     /// # Errors
     /// If they are none of a shard's.
     pub fn update(&mut self, data: &ColumnData) -> Result<()> {
-        self.push(&content_bytes(data)?);
-        Ok(())
+        each_content(data, |bytes| self.push(bytes))
     }
 
     fn push(&mut self, mut bytes: &[u8]) {

@@ -23,9 +23,10 @@ mod pages;
 mod parquet;
 mod schema;
 mod shard;
+mod texts;
 
 pub use between::Between;
-pub use digest::{ContentDigest, combine, content_len, file_digest};
+pub use digest::{ContentDigest, combine, file_digest};
 pub use digest_part::{DigestPart, JoinedDigest};
 pub use directory::{Existing, OutputDir};
 pub use durable::Durable;
@@ -35,3 +36,4 @@ pub use journal::{Finished, Intent, IntentFile, Journal};
 pub use names::{MANIFEST, ModuleDir, QUARANTINE, RUN, UNFINISHED, folder_name, shard_name};
 pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};
 pub use shard::{EncodedRowGroup, Encoder, ShardInfo, ShardWriter};
+pub use texts::LongTexts;

@@ -22,6 +22,10 @@ use super::pages::{self, Chunk};
 use super::schema::{ColumnData, ColumnType, RowGroupData, ShardSchema};
 use crate::job::Compression;
 
+/// Bytes of the largest dictionary of texts: as many as a row group may have, so that rows that share a long one have it once
+/// in the file, too.
+const DICTIONARY: usize = 64 << 20;
+
 /// Encodes row groups as Parquet column chunks.
 pub(super) struct ParquetEncoder {
     compression: Compression,
@@ -56,6 +60,10 @@ impl ParquetEncoder {
             properties = properties
                 .set_column_dictionary_enabled(path(), false)
                 .set_column_encoding(path(), Encoding::DELTA_BINARY_PACKED);
+        }
+        for (name, _) in schema.columns.iter().filter(|(_, ty)| *ty == ColumnType::Utf8) {
+            let path = ColumnPath::new(vec![name.clone()]);
+            properties = properties.set_column_dictionary_page_size_limit(path, DICTIONARY);
         }
         let mut properties = properties.build();
         add_encoded_arrow_schema_to_metadata(&arrow, &mut properties);

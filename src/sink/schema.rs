@@ -8,9 +8,11 @@ use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeBinaryArray, FixedSizeListArray, RecordBatch, RecordBatchOptions,
     new_empty_array,
 };
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use super::pages;
+use super::texts::LongTexts;
 use crate::error::{Error, Result};
 use crate::job::TensorStorage;
 use crate::tensor::{Tensor, TensorType};
@@ -46,13 +48,14 @@ impl ColumnType {
         }
     }
 
-    /// Bytes per row in memory. For text an estimate: ids are hexadecimal digests of 32 to 36 characters as a rule.
+    /// Bytes per row in memory. For text an estimate: ids are hexadecimal digests of 32 to 36 characters as a rule. What is
+    /// longer, [`LongTexts`] tells.
     #[must_use]
     pub fn row_bytes(&self) -> usize {
         match self {
             Self::Tensor(ty) => ty.row_bytes(),
             Self::Int64 => 8,
-            Self::Utf8 => 40,
+            Self::Utf8 => LongTexts::USUAL,
         }
     }
 
@@ -100,13 +103,15 @@ pub struct ShardSchema {
     pub tensors: TensorStorage,
     /// Bytes that a row takes with its windows laid out, beside those that are stored.
     pub windows: usize,
+    /// What long texts take beside that.
+    pub texts: LongTexts,
 }
 
 impl ShardSchema {
     /// A schema from its columns. Tensors are lists.
     #[must_use]
     pub fn new(columns: Vec<(String, ColumnType)>) -> Self {
-        Self { columns, tensors: TensorStorage::List, windows: 0 }
+        Self { columns, tensors: TensorStorage::List, windows: 0, texts: LongTexts::default() }
     }
 
     /// The same columns with tensors stored otherwise.
@@ -119,6 +124,12 @@ impl ShardSchema {
     #[must_use]
     pub fn with_windows(self, bytes: usize) -> Self {
         Self { windows: bytes, ..self }
+    }
+
+    /// The same columns, of rows with such texts.
+    #[must_use]
+    pub fn with_texts(self, texts: LongTexts) -> Self {
+        Self { texts, ..self }
     }
 
     /// Checks what a file cannot hold: two columns of one name, rows too large for a list or a page.
@@ -183,7 +194,7 @@ impl ShardSchema {
     }
 }
 
-/// Rows per row group: a function of the schema and the job only, so that bytes depend on nothing else.
+/// Rows per row group: a function of the schema, the job and the lengths of ids only, so that bytes depend on nothing else.
 ///
 /// Row groups hold about 32 MiB of raw data: large enough for compression and few seeks, small enough that several
 /// are in flight on any machine. A shard that needs more than one is cut into equal ones, without a small tail.
@@ -196,8 +207,10 @@ impl ShardSchema {
 #[must_use]
 pub fn row_group_rows(schema: &ShardSchema, rows_per_shard: usize) -> usize {
     const TARGET: usize = 32 << 20;
-    // Readers lay out whole row groups, too: rows whose windows are stored once are cut as if they were not.
-    let most = (TARGET / schema.row_bytes().saturating_add(schema.windows).max(1)).max(1);
+    // Readers lay out whole row groups, too: rows whose windows are stored once are cut as if they were not, and texts that
+    // rows share here are there once a row.
+    let row = schema.row_bytes().saturating_add(schema.windows).max(1);
+    let most = schema.texts.rows_within(TARGET, row).max(1);
     let rows_per_shard = rows_per_shard.max(1);
     let groups = rows_per_shard.div_ceil(most);
     rows_per_shard.div_ceil(groups)
@@ -208,7 +221,7 @@ pub fn row_group_rows(schema: &ShardSchema, rows_per_shard: usize) -> usize {
 pub enum ColumnData {
     /// Tensors.
     Tensor(Tensor),
-    /// `Int64` or `Utf8` without nulls.
+    /// `Int64`, or text as `Utf8View`, of which rows of one episode share what they have; without nulls.
     Ids(ArrayRef),
 }
 
@@ -261,6 +274,7 @@ impl ColumnData {
         }
         let ids = parts.iter().map(|p| p.ids().map(|ids| &**ids).ok_or_else(wrong)).collect::<Result<Vec<_>>>()?;
         match ids.as_slice() {
+            [] if *ty == ColumnType::Utf8 => Ok(Self::Ids(new_empty_array(&DataType::Utf8View))),
             [] => Ok(Self::Ids(new_empty_array(&ty.arrow(TensorStorage::List)))),
             [_] => Ok(parts[0].clone()),
             many => {
@@ -274,7 +288,7 @@ impl ColumnData {
         match (self, ty) {
             (Self::Tensor(t), ColumnType::Tensor(ty)) => t.ty() == ty,
             (Self::Ids(a), ColumnType::Int64) => *a.data_type() == DataType::Int64 && a.null_count() == 0,
-            (Self::Ids(a), ColumnType::Utf8) => *a.data_type() == DataType::Utf8 && a.null_count() == 0,
+            (Self::Ids(a), ColumnType::Utf8) => *a.data_type() == DataType::Utf8View && a.null_count() == 0,
             _ => false,
         }
     }
@@ -290,6 +304,9 @@ impl ColumnData {
     pub(super) fn to_arrow(&self, storage: TensorStorage) -> Result<ArrayRef> {
         let tensor = match self {
             Self::Tensor(t) => t,
+            Self::Ids(a) if *a.data_type() == DataType::Utf8View => {
+                return cast(a, &DataType::Utf8).map_err(|e| Error::internal(format!("text of a row group: {e}")));
+            }
             Self::Ids(a) => return Ok(Arc::clone(a)),
         };
         if is_binary(tensor.ty(), storage) {

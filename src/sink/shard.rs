@@ -199,7 +199,7 @@ mod tests {
     use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
     use ::parquet::file::reader::FileReader;
     use ::parquet::file::serialized_reader::SerializedFileReader;
-    use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+    use arrow::array::{AsArray, Int64Array, RecordBatch, StringViewArray};
     use arrow::compute::concat_batches;
     use arrow::datatypes::Int64Type;
 
@@ -233,7 +233,7 @@ mod tests {
             }
         }
         let ids: Vec<String> = (0..rows).map(|i| format!("episode {}", i / 3)).collect();
-        data.push(ColumnData::Ids(Arc::new(StringArray::from(ids))));
+        data.push(ColumnData::Ids(Arc::new(StringViewArray::from(ids))));
         columns.push(("eps_id".into(), ColumnType::Utf8));
         let t: Vec<i64> = (0i64..).take(rows).collect();
         data.push(ColumnData::Ids(Arc::new(Int64Array::from(t))));
@@ -306,8 +306,8 @@ mod tests {
                         );
                     }
                     (ColumnData::Ids(a), ColumnData::Ids(b), _) => {
-                        let expected: ArrayRef = arrow::compute::concat(&[a, b]).unwrap();
-                        assert_eq!(batch.column(i), &expected, "{name}");
+                        let expected = ColumnData::Ids(arrow::compute::concat(&[a, b]).unwrap());
+                        assert_eq!(batch.column(i), &expected.to_arrow(tensors).unwrap(), "{name}");
                     }
                     _ => unreachable!(),
                 }
@@ -428,7 +428,7 @@ mod tests {
         assert_eq!((e.kind(), e.place().column.as_deref()), (Kind::Internal, Some("obs/bool")));
         data.columns.pop();
         assert_eq!(encoder.encode(&data).unwrap_err().kind(), Kind::Internal);
-        let nulls: ArrayRef = Arc::new(Int64Array::from(vec![None, Some(1)]));
+        let nulls: arrow::array::ArrayRef = Arc::new(Int64Array::from(vec![None, Some(1)]));
         assert_eq!(nulls.as_primitive::<Int64Type>().len(), 2);
         let encoder =
             Encoder::new(ShardSchema::new(vec![("t".into(), ColumnType::Int64)]), Format::Arrow, Compression::None)

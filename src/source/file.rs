@@ -11,6 +11,7 @@
 //! Whatever is wrong inside a file is the file's fault and said so, with its name and row group: the decoders below
 //! return errors for most damage and panic on the rest, and both end as an [`Error`] (see [`guarded`]).
 
+mod apart;
 mod discover;
 mod ipc;
 mod memory;
@@ -206,6 +207,20 @@ impl InputFile {
     pub fn read(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
         let place = |e: Error| e.row_group(row_group).file(self.name.clone());
         Ok(Box::new(self.guarded_batches(row_group, columns, batch_rows).map_err(place)?))
+    }
+
+    /// [`Self::read`] for who keeps the batches: they hold no memory but their own. A table in memory is there in any case.
+    ///
+    /// # Errors
+    /// Those of [`Self::read`].
+    pub fn read_apart(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Batches> {
+        let batches = self.read(row_group, columns, batch_rows)?;
+        if !matches!(self.footer, Footer::Ipc(_)) {
+            return Ok(batches);
+        }
+        let file = Arc::clone(self);
+        let place = move |e: Error| e.row_group(row_group).file(file.name.clone());
+        Ok(Box::new(batches.map(move |batch| batch.and_then(|batch| guarded(|| apart::apart(&batch)).map_err(&place)))))
     }
 
     /// [`Self::read`], with errors that have no place.

@@ -1,6 +1,6 @@
 //! What the first pass finds out: which rows make up which episode, in which order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -369,6 +369,13 @@ impl Index {
             let beside = entry.tail() == Some(row) || entry.hanging().iter().any(|(_, own)| *own == row);
             beside.then_some((entry, None))
         })
+    }
+
+    /// The names of the agents. Entries share the text of one; where they do not, it is there once for each.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        let mut seen = HashSet::new();
+        let names = self.entries.iter().filter_map(Entry::agent_id);
+        names.filter(move |name| seen.insert(Arc::as_ptr(name).addr())).map(|name| &**name)
     }
 
     /// Where the entry of an ordinal stands. An error for one that there is not, which would be a fault of this crate.

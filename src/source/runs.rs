@@ -90,10 +90,19 @@ pub struct Runs {
     /// Episodes (of one agent each) in order of first appearance.
     pub ids: Vec<Who>,
     numbers: HashTable<u32>,
+    /// Names of agents and modules, which episodes share.
+    names: HashTable<Arc<str>>,
+    /// Bytes of all these texts.
+    text_bytes: usize,
     /// The runs in the order of their first rows.
     pub runs: Vec<Run>,
     /// The last run of each episode: a position in `runs`.
     last: Vec<usize>,
+}
+
+/// Bytes of a text that is shared: itself, and what counts who has it.
+fn text_bytes(text: &str) -> usize {
+    text.len() + 2 * size_of::<usize>()
 }
 
 impl Runs {
@@ -112,20 +121,35 @@ impl Runs {
             return Ok(n);
         }
         let n = u32::try_from(self.ids.len()).map_err(|_| Error::usage("found more than 4294967296 episodes"))?;
-        self.ids.push(id.clone());
+        let (agent, module) = (self.name(id.agent.as_ref()), self.name(id.module.as_ref()));
+        if let EpisodeId::Str(id) = &id.id {
+            self.text_bytes += text_bytes(id);
+        }
+        self.ids.push(Who { id: id.id.clone(), agent, module });
         self.last.push(usize::MAX);
         let ids = &self.ids;
         self.numbers.insert_unique(hash(id), n, |&n| hash(&ids[n as usize]));
         Ok(n)
     }
 
+    /// The one text that all episodes with this name share.
+    fn name(&mut self, name: Option<&Arc<str>>) -> Option<Arc<str>> {
+        let name = name?;
+        let hash = |name: &Arc<str>| FixedState::default().hash_one(name);
+        if let Some(known) = self.names.find(hash(name), |known| known == name) {
+            return Some(Arc::clone(known));
+        }
+        self.text_bytes += text_bytes(name) + 2 * size_of::<Arc<str>>();
+        self.names.insert_unique(hash(name), Arc::clone(name), hash);
+        Some(Arc::clone(name))
+    }
+
     /// Bytes in memory, or nearly.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        let text = |who: &Who| if let EpisodeId::Str(id) = &who.id { id.len() + 16 } else { 0 };
         self.runs.capacity() * size_of::<Run>()
             + self.ids.capacity() * (size_of::<Who>() + size_of::<u32>() * 2 + size_of::<usize>())
-            + self.ids.first().map_or(0, text) * self.ids.len()
+            + self.text_bytes
     }
 
     /// Adds a row of episode number `episode`.
@@ -233,6 +257,21 @@ mod tests {
         let offsets = runs.sort_by_episode();
         assert_eq!(offsets, [0, 3, 4]);
         assert_eq!(runs.runs[2].span.first(), 7);
+    }
+
+    #[test]
+    fn texts_are_counted_as_they_are_and_names_once() {
+        let mut runs = Runs::default();
+        let name = |bytes: usize| Some(Arc::from("n".repeat(bytes)));
+        for (i, bytes) in [3, 100_000, 7].into_iter().enumerate() {
+            let id = EpisodeId::Str(format!("{i}{}", "x".repeat(bytes)).into());
+            let before = runs.bytes();
+            runs.number(&Who { id: id.clone(), agent: name(50_000), module: name(9) }).unwrap();
+            let added = runs.bytes() - before;
+            let names = if i == 0 { 50_009 } else { 0 };
+            assert!((bytes + names..bytes + names + 1000).contains(&added), "{i}: {added}");
+        }
+        assert!(Arc::ptr_eq(runs.ids[0].agent.as_ref().unwrap(), runs.ids[2].agent.as_ref().unwrap()));
     }
 
     #[test]

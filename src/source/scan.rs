@@ -23,8 +23,8 @@ use crate::tensor::TensorType;
 /// Rows per batch. Ids and flags are small, so batches can be large.
 const BATCH_ROWS: usize = 65_536;
 
-/// Bytes per batch, where values are looked at as well.
-const BATCH_BYTES: u64 = 64 << 20;
+/// Bytes per batch, as the file has them: of values that are looked at as well, and of ids that are long.
+const BATCH_BYTES: u64 = 8 << 20;
 
 /// The recorded names of the columns that the first pass reads.
 #[derive(Debug, Clone, Default)]
@@ -80,18 +80,20 @@ impl ScanColumns {
         columns.iter().all(|name| file.null_count(group.row_group, name) != Some(0)).then_some(columns)
     }
 
-    /// Rows of a batch: fewer where values are among what is read, and large.
+    /// Rows of a batch: fewer where texts are long, or values are among what is read, and large.
     fn batch_rows(&self, file: &InputFile, group: RowGroupRef, names: &[String]) -> usize {
         let is_small = |n: &String| {
             let small = [&self.agent, &self.module, &self.t, &self.terminateds, &self.truncateds];
             *n == self.eps_id || small.into_iter().flatten().any(|s| s == n)
         };
-        if names.iter().all(is_small) {
-            return BATCH_ROWS;
-        }
-        // Of all columns: those that are read are a part of it, and may be nearly all.
-        let bytes = file.row_groups[group.row_group].bytes / group.rows.max(1);
-        usize::try_from(BATCH_BYTES / bytes.max(1)).unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS)
+        let bytes = if names.iter().all(is_small) {
+            file.text_bytes(group.row_group, names)
+        } else {
+            // Of all columns: those that are read are a part of it, and may be nearly all.
+            file.row_groups[group.row_group].bytes
+        };
+        let rows = BATCH_BYTES / (bytes / group.rows.max(1)).max(1);
+        usize::try_from(rows).unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS)
     }
 }
 

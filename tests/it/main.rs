@@ -22,6 +22,7 @@ mod inspect;
 mod job;
 mod laws;
 mod layouts;
+mod long_ids;
 mod look_back;
 mod loss;
 mod memory;

@@ -39,7 +39,7 @@ fn read(module: &Module, out: &mut BTreeMap<String, Tensor>) {
                 let (dtype, shape, rows, bytes) = match column {
                     ColumnData::Tensor(t) => (t.ty().dtype.name(), t.ty().shape.clone(), data.rows, t.bytes().to_vec()),
                     ColumnData::Ids(ids) => {
-                        let lines = ids.as_string::<i32>().iter().flatten().flat_map(|id| [id, "\n"]);
+                        let lines = ids.as_string_view().iter().flatten().flat_map(|id| [id, "\n"]);
                         let lines: String = lines.collect();
                         ("uint8", Vec::new(), lines.len(), lines.into_bytes())
                     }

@@ -12,7 +12,6 @@ use super::super::output::{ModuleEncoder, Output, Sizes, with_tables};
 use super::super::pass::Found;
 use super::super::passes::{Passes, Work};
 use super::super::prepare::{Prepared, storage};
-use super::super::provenance::Provenance;
 use super::super::record::batch_columns;
 use super::super::shuffle::Shuffle;
 use super::super::tables::{self, Stream};
@@ -152,7 +151,8 @@ impl Coordinator {
             job: job.to_json().to_string(),
             files: files.iter().map(|f| seen(f)).collect(),
             index: IndexHead::of(&self.prepared.index),
-            provenance: Provenance::of(&self.prepared.index),
+            provenance: self.prepared.provenance,
+            texts: self.prepared.provenance.texts(&self.prepared.index),
             surveys: self.prepared.pipeline.save_surveys(&self.surveys)?,
             shuffles: self.shuffles.clone(),
             between: self.between.path().to_owned(),

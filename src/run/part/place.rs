@@ -79,8 +79,8 @@ impl Coordinator {
             let last = (first + a_task).min(shards);
             let (begin, end) = (first * a_shard, (last * a_shard).min(rows));
             while before + steps[step].0 <= begin {
-                for (at, (c, (_, ty))) in offsets.iter_mut().zip(schema.columns.iter().enumerate()) {
-                    *at += steps[step].1.iter().map(|(_, segment)| segment.content_bytes(c, ty)).sum::<u64>();
+                for (_, segment) in &steps[step].1 {
+                    segment.add_content_bytes(&schema.columns, &mut offsets);
                 }
                 before += steps[step].0;
                 step += 1;

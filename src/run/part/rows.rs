@@ -44,22 +44,26 @@ pub(super) struct Segment {
     pub rows: usize,
     /// Bytes of each column.
     columns: Vec<u64>,
+    /// Bytes of the rows' texts, for each column of text, wherever rows share them.
+    texts: Vec<u64>,
 }
 
 impl Segment {
-    /// The bytes of a column that its digest is over.
-    pub fn content_bytes(&self, column: usize, ty: &ColumnType) -> u64 {
-        let (stored, rows) = (self.columns[column], self.rows as u64);
-        match ty {
-            // Offsets of 4 bytes here, lengths of 8 bytes there.
-            ColumnType::Utf8 => stored - 4 * (rows + 1) + 8 * rows,
-            _ => stored,
+    /// Adds the bytes that the digest of each column is over.
+    pub fn add_content_bytes(&self, schema: &[(String, ColumnType)], to: &mut [u64]) {
+        let mut texts = self.texts.iter();
+        for ((to, (_, ty)), stored) in to.iter_mut().zip(schema).zip(&self.columns) {
+            *to += match ty {
+                // Each text with its length.
+                ColumnType::Utf8 => texts.next().copied().unwrap_or(0) + 8 * self.rows as u64,
+                _ => *stored,
+            };
         }
     }
 
-    /// Bytes of one in memory, of so many columns of the batch: what it says, its list, and a few columns in front.
+    /// Bytes of one in memory, of so many columns of the batch: what it says, its lists, and a few columns in front.
     pub const fn bytes_known(columns: usize) -> usize {
-        size_of::<(usize, Self)>() + (columns + 6) * size_of::<u64>()
+        size_of::<(usize, Self)>() + (columns + 8) * size_of::<u64>()
     }
 
     /// Bytes of its rows.
@@ -124,6 +128,8 @@ impl<'a> Writer<'a> {
 
     fn write(&mut self, stream: usize, bucket: Option<usize>, keys: &[u64], rows: &Rows) -> Result<()> {
         let (at, mut bytes, mut columns) = (self.end, Vec::new(), Vec::with_capacity(rows.columns.len()));
+        let texts =
+            rows.columns.iter().filter_map(|column| Some(lengths(column)?.map(u64::from).sum::<u64>())).collect();
         let mut put = |bytes: &[u8]| {
             self.end += bytes.len() as u64;
             self.file.write_all(bytes).map_err(|e| failed("write the file of a part's rows", &self.path, &e))
@@ -135,7 +141,7 @@ impl<'a> Writer<'a> {
             put(&bytes)?;
             columns.push(bytes.len() as u64);
         }
-        self.streams[stream].push(Segment { bucket, at, rows: rows.rows, columns });
+        self.streams[stream].push(Segment { bucket, at, rows: rows.rows, columns, texts });
         Ok(())
     }
 
@@ -286,24 +292,22 @@ impl<'a> Reader<'a> {
     pub fn content_bytes(&mut self, step: &Step, rows: usize) -> Result<Vec<u64>> {
         let texts = self.schema.iter().filter(|(_, ty)| *ty == ColumnType::Utf8).count();
         // Of each row its key and its place, and of its texts the lengths: a bucket's rows may be more than memory holds.
-        let (mut keys, mut lengths): (Vec<(u64, u32)>, Vec<Vec<u32>>) = (Vec::new(), vec![Vec::new(); texts]);
+        let (mut keys, mut of_texts): (Vec<(u64, u32)>, Vec<Vec<u32>>) = (Vec::new(), vec![Vec::new(); texts]);
         for (number, segment) in step.iter().filter(|_| texts > 0) {
             let part = self.segment(*number, segment, |ty| *ty == ColumnType::Utf8)?;
             let place = |i: usize| u32::try_from(i).map_err(|_| Error::internal("a bucket of 2^32 rows"));
             for i in 0..segment.rows {
                 keys.push((part.keys.get(i).copied().unwrap_or(0), place(keys.len())?));
             }
-            for (lengths, column) in lengths.iter_mut().zip(&part.rows.columns) {
-                let ColumnData::Ids(ids) = column else { return Err(Error::internal("text that is a tensor")) };
-                let ids = ids.as_string_opt::<i32>().ok_or_else(|| Error::internal("text of another type"))?;
-                lengths.extend(ids.value_offsets().windows(2).map(|w| (w[1] - w[0]).unsigned_abs()));
+            for (own, column) in of_texts.iter_mut().zip(&part.rows.columns) {
+                own.extend(lengths(column).ok_or_else(|| Error::internal("text of another type"))?);
             }
         }
         if rows < keys.len() {
             keys.select_nth_unstable(rows);
         }
         let of = |lengths: Vec<u32>| keys.iter().take(rows).map(|&(_, i)| 8 + u64::from(lengths[i as usize])).sum();
-        let text: Vec<u64> = lengths.into_iter().map(of).collect();
+        let text: Vec<u64> = of_texts.into_iter().map(of).collect();
         let mut text = text.into_iter();
         let of = |(_, ty): &(String, ColumnType)| match ty {
             ColumnType::Utf8 => text.next().unwrap_or(0),
@@ -314,6 +318,12 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The length of each row's text, if the column is text: the first four bytes of its view.
+fn lengths(column: &ColumnData) -> Option<impl Iterator<Item = u32> + use<'_>> {
+    let texts = column.ids()?.as_string_view_opt()?;
+    Some(texts.lengths())
+}
+
 fn is_shuffled(step: &Step) -> bool {
     step.iter().any(|(_, segment)| segment.bucket.is_some())
 }
@@ -322,7 +332,7 @@ fn is_shuffled(step: &Step) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{Int64Array, StringArray};
+    use arrow::array::{Int64Array, StringViewArray};
     use arrow::datatypes::Int64Type;
 
     use super::*;
@@ -350,7 +360,7 @@ mod tests {
                 let t: Vec<i64> = (start..start + 50).collect();
                 let ids: Vec<String> = t.iter().map(|t| format!("e{t}")).collect();
                 let columns = vec![
-                    ColumnData::Ids(Arc::new(StringArray::from(ids))),
+                    ColumnData::Ids(Arc::new(StringViewArray::from(ids))),
                     ColumnData::Ids(Arc::new(Int64Array::from(t.clone()))),
                 ];
                 let scattered = own.scatter(Rows { rows: 50, columns }, t.into_iter().map(key).collect());
@@ -397,8 +407,8 @@ mod tests {
             let mut reader = Reader::new(dir.path(), &schema.columns);
             let all = reader.step(&steps[0]).unwrap();
             for rows in [0, 1, all.rows / 3, all.rows] {
-                let expected: Vec<u64> =
-                    all.slice(0, rows).columns.iter().map(|c| crate::sink::content_len(c).unwrap()).collect();
+                let texts: u64 = lengths(&all.slice(0, rows).columns[0]).unwrap().map(|len| 8 + u64::from(len)).sum();
+                let expected = vec![texts, 8 * rows as u64];
                 assert_eq!(reader.content_bytes(&steps[0], rows).unwrap(), expected);
             }
         }

@@ -14,7 +14,7 @@ use super::super::units::Cut;
 use super::rows::Segment;
 use crate::episode::EpisodeLayout;
 use crate::error::{Error, Result};
-use crate::sink::{DigestPart, Finished};
+use crate::sink::{DigestPart, Finished, LongTexts};
 use crate::source::file::InputFile;
 use crate::source::index::{Entry, Index, Span};
 use crate::stats::ColumnStats;
@@ -30,6 +30,7 @@ pub(super) struct Head {
     pub files: Vec<(String, u64, u64)>,
     pub index: IndexHead,
     pub provenance: Provenance,
+    pub texts: LongTexts,
     /// What surveys found out, by piece and module.
     pub surveys: Vec<Vec<Option<Vec<u8>>>>,
     /// The orders of shuffled streams; none otherwise.

@@ -84,7 +84,7 @@ impl Worker {
             modules = split::of_parts(parts, &modules);
         }
         let storage = storage(&modules)?;
-        let schemas = tables::schemas(&modules, &storage, head.provenance, &job.output)?;
+        let schemas = tables::schemas(&modules, &storage, head.provenance, &head.texts, &job.output)?;
         let surveys = pipeline.restore_surveys(&head.surveys)?;
         let threads = threads::count(options.threads);
         let budget = Budget::new(options.memory_limit, threads)?;

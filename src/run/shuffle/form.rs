@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray, StringViewArray, UInt32Array};
 use arrow::buffer::{Buffer, MutableBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::Int64Type;
 
@@ -12,23 +12,47 @@ use crate::run::cutter::Rows;
 use crate::sink::{ColumnData, ColumnType};
 use crate::tensor::Tensor;
 
-/// Appends a column's bytes. Text is its offsets and then its characters.
+/// Bytes of a row's text in memory, where rows share it.
+pub const VIEW: usize = size_of::<u128>();
+/// Bytes in front of each text: how many rows in a row have it, and its length.
+const RUN: usize = 2 * size_of::<u32>();
+
+/// Appends a column's bytes. Of text, what consecutive rows share is there once:
+///
+/// ```text
+/// runs | rows, bytes of text | rows, bytes of text | .. | text | text | ..        numbers of 4 bytes
+/// ```
 pub fn write(column: &ColumnData, out: &mut Vec<u8>) -> Result<()> {
     match column {
         ColumnData::Tensor(tensor) => out.extend_from_slice(tensor.bytes()),
         ColumnData::Ids(ids) => {
             if let Some(ids) = ids.as_primitive_opt::<Int64Type>() {
                 out.extend_from_slice(bytemuck::cast_slice(ids.values()));
-            } else if let Some(ids) = ids.as_string_opt::<i32>() {
-                let first = ids.value_offsets().first().copied().unwrap_or(0);
-                out.extend(ids.value_offsets().iter().flat_map(|offset| (offset - first).to_le_bytes()));
-                let (start, end) = (first, ids.value_offsets().last().copied().unwrap_or(0));
-                let text = |i: i32| usize::try_from(i).map_err(|_| Error::internal("a negative offset"));
-                out.extend_from_slice(&ids.value_data()[text(start)?..text(end)?]);
+            } else if let Some(ids) = ids.as_string_view_opt() {
+                write_text(ids, out)?;
             } else {
                 return Err(Error::internal(format!("ids of {}", ids.data_type())));
             }
         }
+    }
+    Ok(())
+}
+
+fn write_text(ids: &StringViewArray, out: &mut Vec<u8>) -> Result<()> {
+    let number = |n: usize| u32::try_from(n).map_err(|_| Error::internal("more rows at once than 2^32"));
+    // Of one array, equal views are equal texts.
+    let runs: Vec<usize> = ids.views().chunk_by(|a, b| a == b).map(<[u128]>::len).collect();
+    out.extend_from_slice(&number(runs.len())?.to_le_bytes());
+    let mut start = 0;
+    for &rows in &runs {
+        out.extend_from_slice(&number(rows)?.to_le_bytes());
+        out.extend_from_slice(&number(ids.value(start).len())?.to_le_bytes());
+        start += rows;
+    }
+    start = 0;
+    for rows in runs {
+        out.extend_from_slice(ids.value(start).as_bytes());
+        start += rows;
     }
     Ok(())
 }
@@ -43,7 +67,14 @@ pub fn read(ty: &ColumnType, rows: usize, bytes: &[u8]) -> Result<ColumnData> {
 /// A column that is being read, piece by piece: as large as what was read, and not twice.
 enum Column<'a> {
     Fixed(&'a ColumnType, MutableBuffer),
-    Text(Vec<i32>, Vec<u8>),
+    Text(Text),
+}
+
+/// Texts, and how many rows in a row have each.
+struct Text {
+    runs: Vec<u32>,
+    offsets: Vec<i32>,
+    text: Vec<u8>,
 }
 
 impl<'a> Column<'a> {
@@ -53,11 +84,7 @@ impl<'a> Column<'a> {
         match ty {
             ColumnType::Tensor(ty) => fixed(ty.row_bytes()),
             ColumnType::Int64 => fixed(size_of::<i64>()),
-            ColumnType::Utf8 => {
-                let mut offsets = Vec::with_capacity(rows + 1);
-                offsets.push(0);
-                Self::Text(offsets, Vec::new())
-            }
+            ColumnType::Utf8 => Self::Text(Text { runs: Vec::new(), offsets: vec![0], text: Vec::new() }),
         }
     }
 
@@ -65,16 +92,7 @@ impl<'a> Column<'a> {
     fn extend(&mut self, rows: usize, bytes: &[u8]) -> Result<()> {
         match self {
             Self::Fixed(_, values) => values.extend_from_slice(bytes),
-            Self::Text(offsets, text) => {
-                let short = || Error::internal("ids out of a scratch file are short");
-                let (own, characters) = bytes.split_at_checked((rows + 1) * 4).ok_or_else(short)?;
-                let before = i32::try_from(text.len()).map_err(|_| Error::internal("a bucket of 2 GiB of ids"))?;
-                for offset in own.chunks_exact(4).skip(1).map(bytemuck::pod_read_unaligned::<i32>) {
-                    let offset = before.checked_add(offset);
-                    offsets.push(offset.ok_or_else(|| Error::internal("a bucket of 2 GiB of ids"))?);
-                }
-                text.extend_from_slice(characters);
-            }
+            Self::Text(text) => text.extend(rows, bytes)?,
         }
         Ok(())
     }
@@ -85,14 +103,39 @@ impl<'a> Column<'a> {
                 ColumnData::Tensor(Tensor::new(ty.clone(), rows, values.into()))
             }
             Self::Fixed(_, values) => {
-                ColumnData::Ids(Arc::new(Int64Array::new(ScalarBuffer::new(values.into(), 0, rows), None)) as ArrayRef)
+                ColumnData::Ids(Arc::new(Int64Array::new(ScalarBuffer::new(values.into(), 0, rows), None)))
             }
-            Self::Text(offsets, text) => {
-                let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-                let ids = StringArray::try_new(offsets, Buffer::from_vec(text), None);
-                ColumnData::Ids(Arc::new(ids.map_err(|e| Error::internal(format!("ids out of a scratch file: {e}")))?))
-            }
+            Self::Text(text) => ColumnData::Ids(text.finish()?),
         })
+    }
+}
+
+impl Text {
+    fn extend(&mut self, rows: usize, bytes: &[u8]) -> Result<()> {
+        let short = || Error::internal("ids out of a scratch file are short");
+        let number = |bytes: &[u8]| bytemuck::pod_read_unaligned::<u32>(bytes);
+        let (count, rest) = bytes.split_at_checked(size_of::<u32>()).ok_or_else(short)?;
+        let (heads, text) = rest.split_at_checked(number(count) as usize * RUN).ok_or_else(short)?;
+        let (mut end, mut all) = (self.text.len(), 0);
+        for head in heads.chunks_exact(RUN) {
+            let (rows, len) = head.split_at(size_of::<u32>());
+            self.runs.push(number(rows));
+            all += number(rows) as usize;
+            end += number(len) as usize;
+            self.offsets.push(i32::try_from(end).map_err(|_| Error::internal("a bucket of 2 GiB of ids"))?);
+        }
+        self.text.extend_from_slice(text);
+        if all == rows && end == self.text.len() { Ok(()) } else { Err(short()) }
+    }
+
+    /// A view a row.
+    fn finish(self) -> Result<ArrayRef> {
+        let failed = |e| Error::internal(format!("ids out of a scratch file: {e}"));
+        let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
+        let texts = StringArray::try_new(offsets, Buffer::from_vec(self.text), None).map_err(failed)?;
+        let of_row: Vec<u32> =
+            (0..).zip(&self.runs).flat_map(|(i, &rows)| std::iter::repeat_n(i, rows as usize)).collect();
+        arrow::compute::take(&StringViewArray::from(&texts), &UInt32Array::from(of_row), None).map_err(failed)
     }
 }
 

@@ -24,6 +24,7 @@ use std::ops::Range;
 use arrow::array::{Array, UInt64Array};
 use serde::{Deserialize, Serialize};
 
+use form::VIEW;
 pub(super) use form::{read, write};
 pub(super) use shuffler::Shuffler;
 
@@ -246,6 +247,11 @@ pub(super) fn sorted(part: &Part) -> Part {
     order.sort_unstable();
     let (keys, places): (Vec<u64>, Vec<usize>) = order.into_iter().unzip();
     Part { rows: taken(rows, &places), keys }
+}
+
+/// Bytes of a row's texts in memory, beside what its bytes on scratch tell.
+pub(super) fn views(schema: &[(String, ColumnType)]) -> u64 {
+    (schema.iter().filter(|(_, ty)| *ty == ColumnType::Utf8).count() * VIEW) as u64
 }
 
 fn bytes_of(column: &ColumnData) -> usize {

@@ -8,7 +8,7 @@
 //! each time that the data are larger by a factor of the number of buckets, and memory does not grow with them.
 
 use super::form::{Gathering, write};
-use super::{Part, Scattered, Shuffle, by_bucket, is_too_large, joined, sorted};
+use super::{Part, Scattered, Shuffle, by_bucket, is_too_large, joined, sorted, views};
 use crate::connector::Room;
 use crate::error::{Error, Result};
 use crate::run::cutter::Rows;
@@ -143,7 +143,7 @@ impl Shuffler {
     /// Whether a bucket cannot be sorted in memory, where it is twice then.
     fn is_too_large(&self, bucket: &Bucket) -> bool {
         let most = self.room.bytes / if self.waiting.is_empty() { 2 } else { 3 };
-        bucket.rows > 1 && is_too_large(bucket.segments.bytes(), most)
+        bucket.rows > 1 && is_too_large(bucket.segments.bytes() + bucket.rows * views(&self.schema), most)
     }
 
     /// A bucket's rows, sorted by more bits of their keys.

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{AsArray, Int64Array, StringArray};
+use arrow::array::{AsArray, Int64Array, StringViewArray};
 use arrow::datatypes::Int64Type;
 
 use super::*;
@@ -26,7 +26,7 @@ fn unit(shuffle: Shuffle, ordinal: u32, n: u64) -> (Rows, Vec<u64>) {
     let obs: Vec<f32> = t.iter().flat_map(|&t| [t as f32, -(t as f32)]).collect();
     let ids: Vec<String> = t.iter().map(|t| format!("episode {}", t / 1000)).collect();
     let columns = vec![
-        ColumnData::Ids(Arc::new(StringArray::from(ids))),
+        ColumnData::Ids(Arc::new(StringViewArray::from(ids))),
         ColumnData::Ids(Arc::new(Int64Array::from(t.clone()))),
         ColumnData::Tensor(Tensor::from_values::<f32>([2], &obs)),
         ColumnData::Tensor(Tensor::zeros(TensorType::new(DType::Int8, [0]), t.len())),
@@ -58,7 +58,7 @@ fn rows_of(seed: u64, room: usize, bytes: u64, units: &[(u32, u64)], other: impl
         };
         let t = t.as_primitive::<Int64Type>().values().to_vec();
         for (i, &t) in t.iter().enumerate() {
-            assert_eq!(ids.as_string::<i32>().value(i), format!("episode {}", t / 1000), "a row stays whole");
+            assert_eq!(ids.as_string_view().value(i), format!("episode {}", t / 1000), "a row stays whole");
             assert_eq!(obs.slice(i, 1).values::<f32>(), [t as f32, -(t as f32)]);
         }
         out.extend(t);

@@ -5,7 +5,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 /// Bytes of a row group's columns that may wait to be decompressed.
 const WINDOWS: usize = 64 << 20;
 
-/// The parsed footer; cloning it is cheap.
+/// The parsed footer, with the types that columns are read as; cloning it is cheap.
 #[derive(Debug, Clone)]
 pub(super) struct Footer(ArrowReaderMetadata);
 
@@ -44,7 +44,9 @@ impl Footer {
             },
         };
         let row_groups = row_groups(loaded.metadata(), bytes)?;
-        Ok((Arc::clone(loaded.schema()), row_groups, note, super::Footer::Parquet(Self(loaded))))
+        let schema = Arc::clone(loaded.schema());
+        let read = with_views(&loaded).unwrap_or(loaded);
+        Ok((schema, row_groups, note, super::Footer::Parquet(Self(read))))
     }
 
     /// Nulls of a top-level column in one row group, if the file says.
@@ -117,6 +119,26 @@ impl Footer {
             .build()
             .map_err(|e| damaged(&e))
     }
+}
+
+/// The same footer, for texts that are read as views: rows with the same text of a dictionary share it, and others lie in
+/// their pages, so that a text takes the memory that it takes in the file. `None` where no column is text.
+fn with_views(loaded: &ArrowReaderMetadata) -> Option<ArrowReaderMetadata> {
+    let is_text = |field: &FieldRef| matches!(field.data_type(), DataType::Utf8 | DataType::LargeUtf8);
+    let fields = loaded.schema().fields();
+    if !fields.iter().any(is_text) {
+        return None;
+    }
+    let view = |field: &FieldRef| {
+        if is_text(field) {
+            Arc::new(Field::clone(field).with_data_type(DataType::Utf8View))
+        } else {
+            Arc::clone(field)
+        }
+    };
+    let fields: Vec<FieldRef> = fields.iter().map(view).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, loaded.schema().metadata().clone()));
+    ArrowReaderMetadata::try_new(Arc::clone(loaded.metadata()), ArrowReaderOptions::new().with_schema(schema)).ok()
 }
 
 /// How a column of a row group is read.

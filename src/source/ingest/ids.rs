@@ -1,6 +1,8 @@
 //! Columns that are no tensors: ids, flags and counters.
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray, StringBuilder};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringViewArray, StringViewBuilder,
+};
 use arrow::buffer::NullBuffer;
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float64Type, Int64Type};
@@ -12,8 +14,9 @@ use crate::error::{Error, Result};
 pub enum Ids {
     /// Integers of any width up to `int64` and `uint32`.
     Int(Int64Array),
-    /// Text; also `uint64` in decimal, and fixed-size binary (UUIDs) in hexadecimal.
-    Str(StringArray),
+    /// Text; also `uint64` in decimal, and fixed-size binary (UUIDs) in hexadecimal. As views: an episode's rows share
+    /// its id where the file has it once.
+    Str(StringViewArray),
 }
 
 impl Ids {
@@ -86,7 +89,7 @@ pub fn ids(array: &ArrayRef, first_row: u64) -> Result<Ids> {
     }
     let to = match kind {
         IdKind::Int => DataType::Int64,
-        IdKind::Str => DataType::Utf8,
+        IdKind::Str => DataType::Utf8View,
     };
     let plain = cast(array, &to).map_err(|e| Error::data(format!("found unreadable ids: {e}")))?;
     // A cast to text leaves null what is not UTF-8.
@@ -96,7 +99,7 @@ pub fn ids(array: &ArrayRef, first_row: u64) -> Result<Ids> {
     }
     Ok(match kind {
         IdKind::Int => Ids::Int(plain.as_primitive::<Int64Type>().clone()),
-        IdKind::Str => Ids::Str(plain.as_string::<i32>().clone()),
+        IdKind::Str => Ids::Str(plain.as_string_view().clone()),
     })
 }
 
@@ -108,9 +111,9 @@ pub fn optional_ids(array: &ArrayRef, first_row: u64) -> Result<Option<Ids>> {
     if array.logical_null_count() == array.len() { Ok(None) } else { ids(array, first_row).map(Some) }
 }
 
-fn hex<'a>(cells: impl Iterator<Item = &'a [u8]>, n: usize) -> StringArray {
+fn hex<'a>(cells: impl Iterator<Item = &'a [u8]>, n: usize) -> StringViewArray {
     use std::fmt::Write;
-    let mut out = StringBuilder::with_capacity(n, n * 32);
+    let mut out = StringViewBuilder::with_capacity(n).with_deduplicate_strings();
     let mut text = String::new();
     for cell in cells {
         text.clear();
@@ -208,7 +211,7 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        DictionaryArray, FixedSizeBinaryArray, Float32Array, Int32Array, LargeStringArray, NullArray, StringViewArray,
+        DictionaryArray, FixedSizeBinaryArray, Float32Array, Int32Array, LargeStringArray, NullArray, StringArray,
         UInt16Array, UInt64Array,
     };
     use arrow::datatypes::Int32Type;
@@ -225,14 +228,14 @@ mod tests {
             Arc::new(dictionary),
         ];
         for array in text {
-            assert_eq!(ids(&array.slice(1, 2), 0).unwrap(), Ids::Str(StringArray::from(vec!["b", "a"])));
+            assert_eq!(ids(&array.slice(1, 2), 0).unwrap(), Ids::Str(StringViewArray::from(vec!["b", "a"])));
         }
         let small: ArrayRef = Arc::new(UInt16Array::from(vec![7, 8]));
         assert_eq!(ids(&small, 0).unwrap(), Ids::Int(Int64Array::from(vec![7, 8])));
         let large: ArrayRef = Arc::new(UInt64Array::from(vec![u64::MAX]));
-        assert_eq!(ids(&large, 0).unwrap(), Ids::Str(StringArray::from(vec!["18446744073709551615"])));
+        assert_eq!(ids(&large, 0).unwrap(), Ids::Str(StringViewArray::from(vec!["18446744073709551615"])));
         let uuid: ArrayRef = Arc::new(FixedSizeBinaryArray::try_from_iter([[0xab_u8; 16], [1; 16]].iter()).unwrap());
-        assert_eq!(ids(&uuid.slice(1, 1), 0).unwrap(), Ids::Str(StringArray::from(vec!["01".repeat(16)])));
+        assert_eq!(ids(&uuid.slice(1, 1), 0).unwrap(), Ids::Str(StringViewArray::from(vec!["01".repeat(16)])));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringArray};
+use arrow::array::{Array, ArrayRef, AsArray, Int64Array, StringViewArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type};
 
@@ -236,10 +236,10 @@ pub(super) fn bytes(array: &ArrayRef, ty: &TensorType, shape: &[usize], rows: &R
     Ok(Tensor::new(ty.clone(), cells.len(), cells.values().clone()))
 }
 
-/// Text columns of any kind as one.
-pub(super) fn text(array: &ArrayRef) -> Result<StringArray> {
-    let plain = cast(array, &DataType::Utf8).map_err(|e| Error::data(format!("found unreadable text: {e}")))?;
-    Ok(plain.as_string::<i32>().clone())
+/// Text columns of any kind as one, without a copy of the text.
+pub(super) fn text(array: &ArrayRef) -> Result<StringViewArray> {
+    let plain = cast(array, &DataType::Utf8View).map_err(|e| Error::data(format!("found unreadable text: {e}")))?;
+    Ok(plain.as_string_view().clone())
 }
 
 /// A packed `NumPy` array a row.

@@ -70,7 +70,7 @@ impl ItemsSource {
         let batch_rows = (bytes / usize::try_from(per_row).unwrap_or(usize::MAX).max(1)).clamp(1, 65_536);
         let place = move |file: &InputFile, e: Error| e.file(file.name.clone()).row_group(group.row_group);
         let batches =
-            file.read(group.row_group, std::slice::from_ref(&column), batch_rows).map_err(|e| place(&file, e))?;
+            file.read_apart(group.row_group, std::slice::from_ref(&column), batch_rows).map_err(|e| place(&file, e))?;
         let mut row = group.first_row;
         Ok(batches.map(move |batch| {
             let items = batch.and_then(|b| binary(&b, &column)).map_err(|e| place(&file, e))?;

@@ -76,7 +76,7 @@ impl Reading {
 
     /// The recorded columns.
     pub(super) fn batches(&self, batch_rows: usize) -> Result<Batches> {
-        self.file.read(self.group.row_group, &self.wanted, batch_rows)
+        self.file.read_apart(self.group.row_group, &self.wanted, batch_rows)
     }
 
     /// The row of the file that a row of the group is.

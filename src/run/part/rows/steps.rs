@@ -36,7 +36,8 @@ impl<'a> Steps<'a> {
                 self.finer = None;
             }
             let Some(step) = self.left.next() else { return Ok(None) };
-            let bytes: u64 = step.iter().map(|(_, segment)| segment.bytes()).sum();
+            let views = shuffle::views(self.reader.schema);
+            let bytes: u64 = step.iter().map(|(_, segment)| segment.bytes() + segment.rows as u64 * views).sum();
             // A bucket that is sorted is there twice.
             let finer =
                 match self.order.filter(|_| is_shuffled(step) && shuffle::is_too_large(bytes, self.room.bytes / 2)) {

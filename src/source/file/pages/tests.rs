@@ -142,15 +142,16 @@ fn compare(file: &tempfile::NamedTempFile, batch_rows: usize, what: &str) -> Vec
         for expected in theirs {
             let expected = expected.unwrap();
             let found = ours.next().unwrap().unwrap();
+            assert_eq!(found.num_columns(), expected.num_columns(), "{what}");
             for (i, column) in expected.columns().iter().enumerate() {
-                assert_eq!(
-                    found.column(i).to_data(),
-                    column.to_data(),
-                    "{what}: {} from row {rows}",
-                    input.schema.field(i)
-                );
+                // Text is read as views, whose buffers are others.
+                let own = match column.data_type() {
+                    DataType::Utf8 => arrow::compute::cast(found.column(i), &DataType::Utf8).unwrap(),
+                    _ => Arc::clone(found.column(i)),
+                };
+                let same = own.to_data() == column.to_data();
+                assert!(same, "{what}: {} from row {rows}", input.schema.field(i));
             }
-            assert_eq!(found, expected, "{what}");
             rows += found.num_rows();
         }
         assert!(ours.next().is_none());
