@@ -10,13 +10,16 @@
 //! A stream is walked once, from message to message without reading the bodies, which yields the same list of
 //! places as a file's footer. From there on there is no difference.
 
+mod wanted;
+
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::buffer::{Buffer, MutableBuffer};
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use arrow::ipc::convert::try_fb_to_schema;
 use arrow::ipc::reader::FileDecoder;
 use arrow::ipc::{
@@ -33,9 +36,26 @@ pub(super) struct Footer {
     schema: SchemaRef,
     version: MetadataVersion,
     /// Dictionaries in order of appearance.
-    dictionaries: Vec<Block>,
+    dictionaries: Vec<Dictionary>,
     /// Record batches, each with the number of dictionaries that stand before it.
     batches: Vec<(Block, usize)>,
+}
+
+/// A dictionary's message.
+#[derive(Debug, Clone, Copy)]
+struct Dictionary {
+    block: Block,
+    id: i64,
+    /// Whether it adds to what was there, and does not take its place.
+    adds: bool,
+}
+
+impl Dictionary {
+    fn new(block: Block, message: &Message<'_>) -> Result<Self> {
+        let batch = message.header_as_dictionary_batch();
+        let batch = batch.ok_or_else(|| garbled(&"something else in place of a dictionary"))?;
+        Ok(Self { block, id: batch.id(), adds: batch.isDelta() })
+    }
 }
 
 impl Footer {
@@ -59,7 +79,13 @@ impl Footer {
         read_at(file, start, &mut data)?;
         let footer = root_as_footer(&data).map_err(|e| garbled(&e))?;
         let schema = schema(footer.schema())?;
-        let dictionaries: Vec<Block> = footer.dictionaries().iter().flatten().copied().collect();
+        let mut dictionaries = Vec::new();
+        for block in footer.dictionaries().iter().flatten() {
+            let (offset, metadata_len, _) = extent(block, bytes)?;
+            let mut head = vec![0; metadata_len];
+            read_at(file, offset, &mut head)?;
+            dictionaries.push(Dictionary::new(*block, &message(&head)?)?);
+        }
         let all = dictionaries.len();
         let batches: Vec<(Block, usize)> = footer.recordBatches().iter().flatten().map(|b| (*b, all)).collect();
         let mut row_groups = Vec::with_capacity(batches.len());
@@ -108,7 +134,7 @@ impl Footer {
                 MessageHeader::Schema if found.is_none() => {
                     found = Some((schema(message.header_as_schema())?, message.version()));
                 }
-                MessageHeader::DictionaryBatch => dictionaries.push(block),
+                MessageHeader::DictionaryBatch => dictionaries.push(Dictionary::new(block, &message)?),
                 MessageHeader::RecordBatch => {
                     let rows = rows_of(&message)?;
                     batches.push((block, dictionaries.len()));
@@ -134,39 +160,74 @@ impl Footer {
         columns: Vec<usize>,
         batch_rows: usize,
     ) -> Result<Batches> {
-        let batch = self.decode(row_group, columns, |block| read_block(&mut file, block))?;
+        let (block, _) = self.batches[row_group];
+        let mut decoder = self.decoder(row_group, &columns, |block| read_block(&mut file, block))?;
+        let (block, data) = wanted::read(&mut file, &block, &self.schema, &columns)?;
+        let batch = decoded(&mut decoder, &block, &data)?;
         Ok(Box::new(Slices::new(batch, batch_rows)))
     }
 
     /// A record batch out of `map`, which holds the whole file: uncompressed columns stay where they are.
     pub(super) fn read_mapped(&self, map: &Buffer, row_group: usize, columns: Vec<usize>) -> Result<RecordBatch> {
-        self.decode(row_group, columns, |block| {
+        let block_of = |block: &Block| {
             let (offset, metadata, body) = extent(block, map.len() as u64)?;
             let (offset, body) = (count(offset, "a place in the file")?, count(body, "the length of a message")?);
             let message = map.slice_with_length(offset, metadata + body);
             check_sizes(&message, metadata)?;
             Ok(message)
-        })
+        };
+        let all: Vec<usize> = (0..self.schema.fields().len()).collect();
+        let (block, _) = self.batches[row_group];
+        let mut decoder = self.decoder(row_group, &all, block_of)?.with_projection(columns);
+        decoded(&mut decoder, &block, &block_of(&block)?)
     }
 
-    fn decode(
+    /// What decodes these columns of a record batch, with the dictionaries that they have there.
+    fn decoder(
         &self,
         row_group: usize,
-        columns: Vec<usize>,
+        columns: &[usize],
         mut block_of: impl FnMut(&Block) -> Result<Buffer>,
-    ) -> Result<RecordBatch> {
-        let (block, before) = self.batches[row_group];
-        let mut decoder = FileDecoder::new(Arc::clone(&self.schema), self.version).with_projection(columns);
-        for dictionary in &self.dictionaries[..before] {
-            let data = block_of(dictionary)?;
-            decoder.read_dictionary(dictionary, &data).map_err(|e| damaged(&e))?;
+    ) -> Result<FileDecoder> {
+        let schema = Arc::new(self.schema.project(columns).map_err(|e| damaged(&e))?);
+        let dictionaries = dictionaries_of(&self.dictionaries[..self.batches[row_group].1], &schema);
+        let mut decoder = FileDecoder::new(schema, self.version);
+        for Dictionary { block, .. } in dictionaries {
+            let data = block_of(&block)?;
+            decoder.read_dictionary(&block, &data).map_err(|e| damaged(&e))?;
         }
-        let data = block_of(&block)?;
-        decoder
-            .read_record_batch(&block, &data)
-            .map_err(|e| damaged(&e))?
-            .ok_or_else(|| Error::usage("the file is damaged: a record batch without content").hint(DAMAGED))
+        Ok(decoder)
     }
+}
+
+fn decoded(decoder: &mut FileDecoder, block: &Block, data: &Buffer) -> Result<RecordBatch> {
+    decoder
+        .read_record_batch(block, data)
+        .map_err(|e| damaged(&e))?
+        .ok_or_else(|| Error::usage("the file is damaged: a record batch without content").hint(DAMAGED))
+}
+
+/// Those of the dictionaries that columns of `schema` use, without what others have taken the place of: a stream may write
+/// its dictionaries anew with every record batch.
+fn dictionaries_of(all: &[Dictionary], schema: &arrow::datatypes::Schema) -> Vec<Dictionary> {
+    #[expect(deprecated, reason = "the ids are what tells dictionaries of a file apart, and nothing else gives them")]
+    let fields = |id: i64| schema.fields_with_dict_id(id);
+    let used: BTreeMap<i64, bool> = all.iter().map(|d| (d.id, !fields(d.id).is_empty())).collect();
+    let own: Vec<Dictionary> = all.iter().filter(|d| used[&d.id]).copied().collect();
+    // What is inside of another dictionary is that which was there when that one was written.
+    let nested = |id: i64| {
+        fields(id).iter().any(|field| match field.data_type() {
+            DataType::Dictionary(_, value) => value.is_nested(),
+            _ => false,
+        })
+    };
+    if used.iter().any(|(id, used)| *used && nested(*id)) {
+        return own;
+    }
+    let first_of: HashMap<i64, usize> =
+        own.iter().enumerate().filter(|(_, d)| !d.adds).map(|(i, d)| (d.id, i)).collect();
+    let is_last = |(i, d): &(usize, Dictionary)| first_of.get(&d.id).is_none_or(|first| first <= i);
+    own.into_iter().enumerate().filter(is_last).map(|(_, d)| d).collect()
 }
 
 /// A record batch in pieces, without a copy.
@@ -282,3 +343,6 @@ fn outside(bytes: u64) -> Error {
 fn garbled(e: &dyn std::fmt::Display) -> Error {
     Error::usage(format!("the file is damaged: {e}")).hint(DAMAGED)
 }
+
+#[cfg(test)]
+mod tests;
