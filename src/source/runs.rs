@@ -165,6 +165,12 @@ impl Runs {
         self.push(run, row.t.is_some());
     }
 
+    /// Adds steps of episode number `episode` that follow one another; `t` is the first one's, where recorded.
+    pub fn push_rows(&mut self, episode: u32, span: Span, t: Option<i64>) {
+        let run = Run { episode, span, t: t.unwrap_or(0), done: Done::default(), tail: false, hanging: false };
+        self.push(run, t.is_some());
+    }
+
     /// Adds a run, joined to the episode's last one where it goes on.
     fn push(&mut self, run: Run, timed: bool) {
         let last_of_episode = &mut self.last[run.episode as usize];

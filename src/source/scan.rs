@@ -1,21 +1,21 @@
 //! First pass over step rows: reads ids, times and flags, and nothing else.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+mod batch;
 
-use arrow::array::{Array, BooleanArray, Int64Array, RecordBatch};
-use arrow::buffer::NullBuffer;
+use std::collections::BTreeMap;
+
+use arrow::array::{Array, RecordBatch};
 use rayon::prelude::*;
+
+use self::batch::Batch;
 
 use super::faults::{bad_rows, is_of_data};
 use super::file::InputFile;
 use super::index::{Entry, Span};
-use super::ingest::{self, Ids, LeafSpec, Places};
+use super::ingest::LeafSpec;
 use super::presence::Presence;
 use super::rows::{RowGroupRef, RowMap};
-use super::runs::{Done, Runs, ScanRow, Who};
-use crate::column;
-use crate::episode::EpisodeId;
+use super::runs::{Runs, Who};
 use crate::error::{Error, Result};
 use crate::progress::{Progress, Step, go_on};
 use crate::tensor::TensorType;
@@ -286,187 +286,4 @@ fn scan_what_can_be(
         part.rows(row + start as u64, Some(map), out).map_err(|(_, e)| e)?;
     }
     Ok(())
-}
-
-/// A batch's column as `read` makes it of it; `None` where the file does not have it.
-fn optional<T>(
-    batch: &RecordBatch,
-    name: Option<&String>,
-    canonical: &str,
-    read: impl Fn(&Arc<dyn Array>) -> Result<T>,
-) -> Result<Option<T>> {
-    name.and_then(|n| batch.column_by_name(n)).map(|a| read(a).map_err(|e| e.column(canonical))).transpose()
-}
-
-/// The columns of a batch, ready to be looked at row by row.
-struct Batch {
-    len: usize,
-    ids: Ids,
-    agents: Option<Ids>,
-    modules: Option<Ids>,
-    t: Option<Int64Array>,
-    terminateds: Option<BooleanArray>,
-    truncateds: Option<BooleanArray>,
-    obs_nulls: Option<NullBuffer>,
-    action_nulls: Option<NullBuffer>,
-    /// Extra outputs (and leaves of infos behind them) that were read, by position, and their nulls.
-    extras: Vec<(usize, Option<NullBuffer>)>,
-    /// Whether there are any infos among them, which single agents have as well.
-    has_infos: bool,
-}
-
-impl Batch {
-    fn new(batch: &RecordBatch, row_in_file: u64, columns: &ScanColumns) -> Result<Self> {
-        let ids = optional(batch, Some(&columns.eps_id), column::EPS_ID, |a| ingest::ids(a, row_in_file))?;
-        let names = |name: &Option<String>, canonical| {
-            optional(batch, name.as_ref(), canonical, |a| ingest::optional_ids(a, row_in_file)).map(Option::flatten)
-        };
-        let flags = |name: &Option<String>, canonical| {
-            optional(batch, name.as_ref(), canonical, |a| ingest::flags(a, row_in_file))
-        };
-        let arrays = ingest::by_name(batch);
-        // Null where all of the value's columns are; those that the file does not have are.
-        let nulls = |names: &[String]| -> Option<NullBuffer> {
-            let read = names.iter().filter_map(|n| arrays.get(n.as_str())).map(|array| ingest::absent(array));
-            read.reduce(|a, b| Some(NullBuffer::new(a?.inner() | b?.inner()))).flatten()
-        };
-        let extras = columns.extras.iter().enumerate();
-        Ok(Self {
-            len: batch.num_rows(),
-            ids: ids.ok_or_else(|| Error::usage("the column is missing").column(column::EPS_ID))?,
-            agents: names(&columns.agent, column::AGENT_ID)?,
-            modules: names(&columns.module, column::MODULE_ID)?,
-            t: optional(batch, columns.t.as_ref(), column::T, |a| ingest::ints(a, row_in_file))?,
-            terminateds: flags(&columns.terminateds, column::TERMINATEDS)?,
-            truncateds: flags(&columns.truncateds, column::TRUNCATEDS)?,
-            obs_nulls: nulls(&columns.obs),
-            action_nulls: nulls(&columns.actions),
-            extras: extras.filter_map(|(i, n)| arrays.get(n.as_str()).map(|a| (i, ingest::absent(a)))).collect(),
-            has_infos: !columns.infos.is_empty(),
-        })
-    }
-
-    /// Which rows have which infos. What cannot be read is told to `odd`, and never an error.
-    fn look_at_infos(
-        &mut self,
-        file: &InputFile,
-        batch: &RecordBatch,
-        row_in_file: u64,
-        columns: &ScanColumns,
-        odd: &mut impl FnMut(usize, Error),
-    ) {
-        let arrays = ingest::by_name(batch);
-        let mut places: HashMap<&str, Places<'_>> = HashMap::new();
-        for (i, (source, spec, ty)) in columns.infos.iter().enumerate() {
-            let at = columns.extras.len() + i;
-            let (Some(array), Some((_, field))) = (arrays.get(source.as_str()), file.field(source)) else {
-                self.extras.push((at, Some(NullBuffer::new_null(self.len))));
-                continue;
-            };
-            let places = places.entry(source).or_default();
-            let read = ingest::tensor(field, array, spec, ty, row_in_file, places)
-                .and_then(|_| ingest::leaf_nulls(field, array, &spec.path, places));
-            match read {
-                Ok(nulls) => self.extras.push((at, nulls)),
-                Err(e) => odd(at, e),
-            }
-        }
-    }
-
-    /// Adds the rows. With a map to tell where it is, one that lacks its time or a flag is put aside.
-    fn rows(&self, first_row: u64, tolerant: Option<&RowMap>, out: &mut Scanned) -> Result<(), (usize, Error)> {
-        // Whose row it is changes rarely; asking for it by id only then keeps strings out of the loop.
-        let mut current: Option<(usize, u32)> = None; // (row whose id it is, number)
-        let null = |nulls: &Option<NullBuffer>, i: usize| nulls.as_ref().is_some_and(|n| n.is_null(i));
-        for i in 0..self.len {
-            let episode = match current {
-                Some((at, number)) if self.same(at, i) => number,
-                _ => out.runs.number(&self.who(i)).map_err(|e| (i, e))?,
-            };
-            current = Some((i, episode));
-            let tail = null(&self.action_nulls, i);
-            // Only among several agents there is one that does not act for a while.
-            let hanging = tail && self.agents.is_some() && null(&self.obs_nulls, i);
-            let row = match self.row(first_row, i, tail, hanging) {
-                Ok(row) => row,
-                Err((at, error)) => {
-                    let Some(map) = tolerant else { return Err((at, error)) };
-                    let row = first_row + i as u64;
-                    out.put_aside(Some(self.who(i)), Span::one(row), map.locate(row, error));
-                    continue;
-                }
-            };
-            if (self.agents.is_some() || self.has_infos) && !tail && !self.extras.is_empty() {
-                let (presence, mut grown) = (out.presence(episode), 0);
-                for (extra, nulls) in &self.extras {
-                    let seen = if null(nulls, i) { &mut presence.null } else { &mut presence.valid };
-                    grown += seen.insert(*extra);
-                }
-                out.presence_bytes += grown;
-            }
-            out.runs.push_row(episode, row);
-        }
-        Ok(())
-    }
-
-    fn row(&self, first_row: u64, i: usize, tail: bool, hanging: bool) -> Result<ScanRow, (usize, Error)> {
-        // In this order, which is that of the errors.
-        let t = self.t(i)?;
-        let terminated = self.flag(self.terminateds.as_ref(), column::TERMINATEDS, i, tail)?;
-        let truncated = self.flag(self.truncateds.as_ref(), column::TRUNCATEDS, i, tail)?;
-        Ok(ScanRow { row: first_row + i as u64, t, done: Done { terminated, truncated }, tail, hanging })
-    }
-
-    fn who(&self, i: usize) -> Who {
-        let name = |ids: &Option<Ids>| ids.as_ref().map(|ids| text_at(ids, i));
-        let id = match &self.ids {
-            Ids::Int(a) => EpisodeId::Int(a.value(i)),
-            Ids::Str(a) => EpisodeId::Str(a.value(i).into()),
-        };
-        Who { id, agent: name(&self.agents), module: name(&self.modules) }
-    }
-
-    fn same(&self, a: usize, b: usize) -> bool {
-        let same = |ids: &Option<Ids>| ids.as_ref().is_none_or(|ids| same_id(ids, a, b));
-        same_id(&self.ids, a, b) && same(&self.agents) && same(&self.modules)
-    }
-
-    /// An error about a row.
-    fn null(&self, what: &str, name: &str, i: usize) -> (usize, Error) {
-        let error = Error::data(format!("found null, expected {what}")).column(name);
-        (i, error.episode(self.who(i).id.to_string()))
-    }
-
-    fn t(&self, i: usize) -> Result<Option<i64>, (usize, Error)> {
-        match &self.t {
-            Some(t) if t.is_null(i) => Err(self.null("a time step", column::T, i)),
-            Some(t) => Ok(Some(t.value(i))),
-            None => Ok(None),
-        }
-    }
-
-    fn flag(&self, flags: Option<&BooleanArray>, name: &str, i: usize, tail: bool) -> Result<bool, (usize, Error)> {
-        match flags {
-            Some(f) if f.is_null(i) && !tail => {
-                let (row, error) = self.null("true or false", name, i);
-                Err((row, error.hint("fill it with false where the episode goes on")))
-            }
-            Some(f) => Ok(!f.is_null(i) && f.value(i)),
-            None => Ok(false),
-        }
-    }
-}
-
-fn text_at(ids: &Ids, i: usize) -> Arc<str> {
-    match ids {
-        Ids::Int(a) => a.value(i).to_string().into(),
-        Ids::Str(a) => a.value(i).into(),
-    }
-}
-
-fn same_id(ids: &Ids, a: usize, b: usize) -> bool {
-    match ids {
-        Ids::Int(ids) => ids.value(a) == ids.value(b),
-        Ids::Str(ids) => ids.value(a) == ids.value(b),
-    }
 }
