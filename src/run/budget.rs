@@ -12,7 +12,7 @@
 //! of the output.
 
 use super::units::Unit;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::source::index::{Entry, Index, Span};
 
 const MIB: usize = 1 << 20;
@@ -41,6 +41,8 @@ const ARENAS: usize = 16;
 const LARGEST_PART: usize = 4 * MIB;
 /// Below this, starting tasks is most of the work.
 const SMALLEST_PART: usize = 128 << 10;
+/// Limits above are not looked at: no machine has as much.
+const MOST: usize = usize::MAX >> 8;
 /// Decoded input that waits although there is more room: reading further ahead makes nothing faster.
 pub(super) const READ_AHEAD: usize = 128 * MIB;
 
@@ -164,13 +166,9 @@ impl Budget {
         let in_flight = |n: usize| needs.waiting_groups + n * 2 * needs.group;
         let least = in_flight(1) + READER + needs.step() + 6 * SMALLEST_PART;
         if least > left {
-            let expected = (BASE + index + least) / (SLACK - 1) * SLACK;
             let (index, groups) = (shown(index as u64), shown(in_flight(1) as u64));
-            return Err(self.too_small(
-                &format!("the index takes {index} and row groups of the output take {groups}"),
-                expected,
-                "; a smaller output.rows_per_shard makes smaller row groups",
-            ));
+            let what = format!("the index takes {index} and row groups of the output take {groups}");
+            return Err(self.too_small(&what).hint("a smaller output.rows_per_shard makes smaller row groups"));
         }
         let (threads, kept) = self.threads(left - least);
         // A thread that only starts tasks and puts their results in order keeps no less than one that works.
@@ -206,21 +204,36 @@ impl Budget {
         })
     }
 
-    /// A limit that leaves units `steps` steps beside `held` bytes, on one thread.
-    fn enough(&self, held: usize, needs: &Needs, steps: u64) -> usize {
-        let mut limit = self.limit;
-        while limit < usize::MAX / 2 {
-            limit += (limit / 16).max(16 * MIB);
-            let one = Self { limit, threads: 1, ..*self };
-            if one.share(held, needs).is_ok_and(|limits| limits.unit_steps >= steps) {
+    /// The error that there is too little memory, with a limit that is enough: one that `fits` says so of.
+    pub fn with_enough(self, error: Error, fits: impl Fn(Self) -> bool) -> Error {
+        if error.kind() != Kind::Environment {
+            return error;
+        }
+        let of = |limit: usize| Self { limit, ..self };
+        let mut small = self.limit;
+        let doubled = std::iter::successors(small.checked_mul(2), |limit| limit.checked_mul(2));
+        let Some(mut enough) = doubled.take_while(|&limit| limit < MOST).find(|&limit| {
+            let enough = fits(of(limit));
+            small = if enough { small } else { limit };
+            enough
+        }) else {
+            return error;
+        };
+        // Some more than needed is no harm.
+        let step = |limit: usize| (limit / 32).max(16 * MIB);
+        while enough - small > step(enough) {
+            let middle = (small + (enough - small) / 2).next_multiple_of(16 * MIB);
+            if middle >= enough {
                 break;
             }
+            *if fits(of(middle)) { &mut enough } else { &mut small } = middle;
         }
-        limit
+        let more = error.hint_text().map_or_else(String::new, |hint| format!("; {hint}"));
+        let (mib, beyond) = (enough.div_ceil(MIB), beyond(enough as u64, memory()));
+        error.hint_instead(format!("--memory-limit {mib}MiB is enough{beyond}{more}"))
     }
 
-    /// Refuses a unit that alone would take more than there is, beside an index of `held` bytes. `why` an entry is not cut, as
-    /// the end of a sentence.
+    /// Refuses a unit that alone would take more than there is. `why` an entry is not cut.
     ///
     /// # Errors
     /// If there is such a unit, with its longest episode.
@@ -228,7 +241,7 @@ impl Budget {
         &self,
         units: &[Unit],
         index: &Index,
-        (held, needs): (usize, &Needs),
+        needs: &Needs,
         limits: Limits,
         why: &dyn Fn(&Entry) -> String,
     ) -> Result<()> {
@@ -247,19 +260,15 @@ impl Budget {
             let (n, steps) = (entries.len(), unit.steps);
             format!("{n} episodes that RLlib's batch keys mix, of {steps} steps, take {}", shown(needed as u64))
         };
-        let expected = self.enough(held, needs, unit.weight);
-        let why = format!("; {}", why(entry));
-        Err(self.too_small(&what, expected, &why).episode(entry.id.to_string()))
+        Err(self.too_small(&what).hint(why(entry)).episode(entry.id.to_string()))
     }
 
-    fn too_small(&self, what: &str, expected: usize, more: &str) -> Error {
-        let mib = expected.div_ceil(MIB).div_ceil(16) * 16;
+    fn too_small(&self, what: &str) -> Error {
         let limit = match self.limit as u64 {
             asked if self.asked => exactly(asked),
             limit => format!("{}, a quarter of the memory", shown(limit)),
         };
         Error::environment(format!("{what}, which does not fit into the memory limit of {limit}"))
-            .hint(format!("--memory-limit {mib}MiB is enough{}{more}", beyond(expected as u64, memory())))
     }
 }
 
@@ -390,11 +399,25 @@ mod tests {
             (error.kind().exit_code(), error.what()),
             (2, "found a memory limit of 1 byte, expected at least 64 MiB")
         );
-        let error = Budget::new(Some(64 << 20), 1).unwrap().share(100 << 20, &NEEDS).unwrap_err();
-        assert_eq!(error.kind().exit_code(), 3);
-        let hint = error.hint_text().unwrap();
-        let enough: u64 = hint.split(' ').nth(1).unwrap().trim_end_matches("MiB").parse().unwrap();
-        assert!(Budget::new(Some(enough << 20), 1).unwrap().share(100 << 20, &NEEDS).is_ok(), "{hint}");
+        for (limit, index) in [(64, 100), (64, 63), (65, 1000), (300, 9000), (1 << 10, 700)] {
+            let budget = Budget::new(Some(limit << 20), 1).unwrap();
+            let fits = |budget: Budget| budget.share(index << 20, &NEEDS).is_ok();
+            let Err(error) = budget.share(index << 20, &NEEDS) else {
+                assert_eq!(limit, 1 << 10);
+                continue;
+            };
+            let error = budget.with_enough(error, fits);
+            assert_eq!(error.kind().exit_code(), 3);
+            let hint = error.hint_text().unwrap();
+            assert!(hint.ends_with("; a smaller output.rows_per_shard makes smaller row groups"), "{hint}");
+            let enough: usize = hint.split(' ').nth(1).unwrap().trim_end_matches("MiB").parse().unwrap();
+            let of = |mib: usize| Budget { limit: mib << 20, ..budget };
+            assert!(fits(of(enough)) && !fits(of(enough * 9 / 10 - 17)), "{hint}");
+        }
+        // What no limit is enough for has no such hint.
+        let error = Budget::new(Some(64 << 20), 1).unwrap();
+        let error = error.with_enough(Error::environment("x"), |_| false);
+        assert_eq!(error.hint_text(), None);
     }
 
     #[test]
@@ -411,7 +434,7 @@ mod tests {
         }
         let too_small = |asked| {
             let budget = Budget { limit: 100_000_000, threads: 1, asked };
-            budget.too_small("an index of 1 GiB", 1 << 30, "").what().to_owned()
+            budget.too_small("an index of 1 GiB").what().to_owned()
         };
         let told = "an index of 1 GiB, which does not fit into the memory limit of";
         assert_eq!(too_small(true), format!("{told} 100 MB"));

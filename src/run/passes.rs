@@ -129,27 +129,30 @@ impl<'a> Passes<'a> {
             let window = exchange::window_bytes(&units, needs.row_bytes);
             // Beside the rows that are alive, there must be room to go on reading.
             let must_sort = window > (limits.read_bytes - limits.read_bytes / 4) as u64;
-            let mut held = index_bytes;
             if must_sort {
-                held += exchange::routes_bytes(index, &units);
-                limits = budget.share(held, &needs)?;
+                limits = budget.share(index_bytes + exchange::routes_bytes(index, &units), &needs)?;
                 units = cut(limits);
             } else {
                 // What must be alive, and some to go on with; more is of no use.
                 let window = usize::try_from(window).unwrap_or(usize::MAX);
                 limits.read_bytes = limits.read_bytes.min(budget::READ_AHEAD.saturating_add(window));
             }
-            Ok::<_, Error>((limits, units, must_sort, held))
+            Ok::<_, Error>((limits, units, must_sort))
         };
-        let (mut sharing, mut shared) = (budget, share(budget)?);
-        // A long episode goes before more threads.
-        while shared.1.iter().any(|unit| unit.weight > shared.0.unit_steps)
-            && let Some(fewer) = sharing.of_fewer_threads()
-        {
-            (sharing, shared) = (fewer, share(fewer)?);
-        }
-        let (limits, units, must_sort, held) = shared;
-        budget.check_units(&units, index, (held, &needs), limits, &|entry| work.why_whole(&slicing, entry))?;
+        let fit = |budget: Budget| {
+            let (mut sharing, mut shared) = (budget, share(budget)?);
+            // A long episode goes before more threads.
+            while shared.1.iter().any(|unit| unit.weight > shared.0.unit_steps)
+                && let Some(fewer) = sharing.of_fewer_threads()
+            {
+                (sharing, shared) = (fewer, share(fewer)?);
+            }
+            let (limits, units, must_sort) = shared;
+            budget.check_units(&units, index, &needs, limits, &|entry| work.why_whole(&slicing, entry))?;
+            Ok::<_, Error>((limits, units, must_sort))
+        };
+        let fitted = fit(budget).map_err(|e| budget.with_enough(e, |larger| fit(larger).is_ok()));
+        let (limits, units, must_sort) = fitted?;
         let provenance = Provenance::of(index);
         let storage = storage(modules)?;
         let groups = match cuts {

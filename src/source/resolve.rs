@@ -148,8 +148,7 @@ impl Growing {
         if own.unread.output {
             self.episode.unread_outputs.add(row);
         }
-        self.episode.done.terminated |= run.done.terminated;
-        self.episode.done.truncated |= run.done.truncated;
+        self.episode.done = self.episode.done.and(run.done);
         Ok(())
     }
 
@@ -157,8 +156,7 @@ impl Growing {
     fn end_with(&mut self, run: &Run) {
         self.episode.tail = Some(run.span.first());
         self.tail_t = run.t;
-        self.episode.done.terminated |= run.done.terminated;
-        self.episode.done.truncated |= run.done.truncated;
+        self.episode.done = self.episode.done.and(run.done);
     }
 }
 

@@ -38,6 +38,12 @@ impl Done {
     pub const fn any(self) -> bool {
         self.terminated || self.truncated
     }
+
+    /// The flags of two rows at an episode's end: one may be set at the last step, the other behind it.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self { terminated: self.terminated || other.terminated, truncated: self.truncated || other.truncated }
+    }
 }
 
 /// Rows of one episode that follow one another in time; see the module's figure. There may be one a row, so it is

@@ -373,3 +373,24 @@ fn a_plan_looks_at_the_first_rows_and_says_so() {
     // What the rest has is not said to be without effect.
     assert!(!told.contains("no effect") && !told.contains("two"), "{told}");
 }
+
+#[test]
+fn an_agent_that_waits_has_no_step_of_its_own() {
+    // The environment's time step: the agent waits at 1, where another one acts.
+    let work = Work::of(vec![
+        ("eps_id", texts(&["e"; 3])),
+        ("agent_id", texts(&["a"; 3])),
+        ("t", i64s(&[0, 2, 3])),
+        ("obs", lists(&[Some(&[0.0][..]), Some(&[2.0]), Some(&[3.0])])),
+        ("actions", i64s(&[0; 3])),
+        ("rewards", f64s(&[0.0; 3])),
+    ]);
+    let told = work.refused(1, &work.convert());
+    contains(
+        &told,
+        &["t jumps from 0 to 2", "an agent's t counts its own steps", "`[input] columns = { env_t = \"t\" }`"],
+    );
+    let job = "[input]\ncolumns = { env_t = 't' }\n";
+    let made = work.manifest_of(&work.convert_job(job, &[]));
+    assert_eq!(made["counts"]["rows_out"], 3, "{made}");
+}

@@ -23,7 +23,8 @@ pub(super) fn cut(job: &Job, prepared: &Prepared, sizes: Sizes, tasks: Tasks) ->
     let Prepared { source, pipeline, index, modules, .. } = prepared;
     let budget = Budget::new(Some(tasks.memory_limit), tasks.threads.max(1))?;
     let needs = passes::needs(&**source, index, pipeline, modules, sizes);
-    let limits = budget.share(0, &needs)?;
+    let fits = |budget: Budget| budget.share(0, &needs).is_ok();
+    let limits = budget.share(0, &needs).map_err(|e| budget.with_enough(e, fits))?;
     let step_bytes = needs.step_in.max(needs.step_out).max(1);
     let weight: u64 = index.entries.iter().map(|e| units::weight(e, needs.period)).sum();
     let all = usize::try_from(weight).unwrap_or(usize::MAX).saturating_mul(step_bytes);

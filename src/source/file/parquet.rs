@@ -10,7 +10,7 @@ use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
-use parquet::basic::Type as PhysicalType;
+use parquet::basic::{Encoding, Type as PhysicalType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 
 use super::pages::form::columns_of;
@@ -19,6 +19,9 @@ use super::thrift::{Kind, Looked, look};
 use super::{DAMAGED, RowGroup, count, damaged};
 use crate::error::{Error, Result};
 
+/// Bytes that are counted for a text that a page has as the difference from the one before: what it takes, only decoding it
+/// tells, and a few bytes may stand for very many.
+const FROM_BEFORE: u64 = 32 << 10;
 /// Bytes of a row group's columns that may wait to be decompressed.
 const WINDOWS: usize = 64 << 20;
 
@@ -61,7 +64,16 @@ impl Footer {
         let Some(group) = self.0.metadata().row_groups().get(row_group) else { return 0 };
         let chunks = columns_of(self.0.parquet_schema(), column).map(|leaf| group.column(leaf));
         let texts = chunks.filter(|chunk| chunk.column_type() == PhysicalType::BYTE_ARRAY);
-        texts.map(|chunk| u64::try_from(chunk.uncompressed_size()).unwrap_or(0)).fold(0, u64::saturating_add)
+        let bytes = |chunk: &ColumnChunkMetaData| {
+            let bytes = u64::try_from(chunk.uncompressed_size()).unwrap_or(0);
+            let values = u64::try_from(chunk.num_values()).unwrap_or(0);
+            if chunk.encodings().any(|encoding| encoding == Encoding::DELTA_BYTE_ARRAY) {
+                bytes.max(values.saturating_mul(FROM_BEFORE))
+            } else {
+                bytes
+            }
+        };
+        texts.map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Columns of tensors are read page by page, all others by the crate's reader.

@@ -435,3 +435,30 @@ fn lists_of_elements_without_bytes_are_not_counted_out() {
     assert!(e.what().contains("a list of elements without bytes"), "{e}");
     assert_eq!(read_all(&file, &["obs"], 100).unwrap()[0].num_rows(), 10);
 }
+
+/// A few bytes of a page stand for any number of a text's, where texts are differences.
+#[test]
+fn texts_that_are_differences_count_for_more_than_their_bytes() {
+    use ::parquet::basic::Encoding;
+
+    let dir = TempDir::new().unwrap();
+    let ids: ArrayRef = Arc::new(arrow::array::StringArray::from_iter_values(
+        (0..2000).map(|i| format!("{}{}", "p".repeat(10_000), i / 100)),
+    ));
+    let batch = RecordBatch::try_from_iter([("eps_id", ids)]).unwrap();
+    let columns = ["eps_id".to_owned()];
+    for (encoding, least, most) in
+        [(Encoding::DELTA_BYTE_ARRAY, 2000 * 10_000, u64::MAX), (Encoding::PLAIN, 2000 * 10_000, 2000 * 10_100)]
+    {
+        let props = WriterProperties::builder().set_dictionary_enabled(false).set_encoding(encoding).build();
+        let path = dir.path().join("a.parquet");
+        let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), Some(props)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let file = Arc::new(InputFile::open(&path).unwrap());
+        let found = file.text_bytes(0, &columns);
+        assert!((least..=most).contains(&found), "{encoding}: {found}");
+        let read: Vec<RecordBatch> = file.read(0, &columns, 300).unwrap().map(Result::unwrap).collect();
+        assert!(read[6].column(0).as_string_view().value(10).ends_with("p18"));
+    }
+}

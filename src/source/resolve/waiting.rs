@@ -46,7 +46,7 @@ pub(super) fn attach(hanging: &[Run], episodes: &mut [Resolved]) -> Result<(), R
             if before < steps {
                 return Err(RowError { error: Error::data("found the end of an episode before its last step"), row });
             }
-            episode.done = run.done;
+            episode.done = episode.done.and(run.done);
         }
     }
     // Rewards of one step are added in the order of their rows.
@@ -89,6 +89,24 @@ mod tests {
         let many: Vec<Run> =
             (0..200_000).map(|row| if row % 2 == 0 { run(row, 1, 0, false) } else { hanging(row) }).collect();
         assert_eq!(resolve(&many, false, DROP, &print).unwrap()[0].hanging.len(), 100_000);
+    }
+
+    #[test]
+    fn an_agent_that_ends_twice_has_both_flags() {
+        let done = |terminated, truncated| Done { terminated, truncated };
+        let waiting = |row, done| Run { done, hanging: true, ..run(row, 1, 0, false) };
+        let print =
+            |row: u64| Ok(RowPrint { content: row.into(), obs: row, next_obs: None, unread: Unread::default() });
+        // At its last step and while it waits for the others, in either order; and twice while it waits.
+        for (first, second, third) in [
+            (done(true, false), done(false, true), done(false, false)),
+            (done(false, true), done(true, false), done(false, false)),
+            (done(false, false), done(true, false), done(false, true)),
+        ] {
+            let runs = [Run { done: first, ..run(0, 2, 0, false) }, waiting(2, second), waiting(3, third)];
+            let out = resolve(&runs, true, DROP, &print).unwrap();
+            assert_eq!(out[0].done, done(true, true));
+        }
     }
 
     #[test]

@@ -24,6 +24,11 @@ impl StepsSource {
         let own_name = self.scan.t.as_ref().filter(|source| *source != T);
         let mut hints: Vec<String> = Vec::new();
         match hint {
+            resolve::NOT_STEPS if self.scan.agent.is_some() => hints.push(format!(
+                "an agent's {T} counts its own steps; if the recorded one counts the environment's, which go on while an agent \
+                 waits, `[input] columns = {{ env_t = {:?} }}` says so, and the order of the rows tells each agent's",
+                visible(self.scan.t.as_deref().unwrap_or(T))
+            )),
             resolve::NOT_STEPS => hints.push(match own_name {
                 Some(source) => format!(
                     "an episode's t must go up by one a row; if `{}` does not count steps, leave {T} = {source:?} out of \
