@@ -58,6 +58,11 @@ class Input:
     columns: dict[str, str] | None = None
     """Our column name to the recording's (as RLlib's `input_read_schema`): `{ obs = "observation" }`."""
 
+    ignore: list[str] | None = None
+    """Columns of the recording, under its own names, that are left out as if they were not there; `*` stands for any
+    characters: `["value", "debug_*"]`.
+    """
+
     unfinished: Literal["keep", "truncate", "drop", "fail"] = "keep"
     """What to do with an episode whose last row is neither terminated nor truncated."""
 

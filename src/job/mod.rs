@@ -130,6 +130,11 @@ pub struct Input {
     /// Our column name to the recording's (as RLlib's `input_read_schema`): `{ obs = "observation" }`.
     #[schemars(example = json!({ "obs": "observation" }))]
     pub columns: IndexMap<String, String>,
+    /// Columns of the recording, under its own names, that are left out as if they were not there; `*` stands for any
+    /// characters: `["value", "debug_*"]`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schemars(example = json!(["value", "debug_*"]))]
+    pub ignore: Vec<String>,
     /// What to do with an episode whose last row is neither terminated nor truncated.
     pub unfinished: Unfinished,
     /// What to do with an episode or chunk that was recorded twice (same id, same content).

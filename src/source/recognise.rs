@@ -112,10 +112,14 @@ fn open_rows(job: &Job, rows: RowMap, infos: bool) -> Result<Box<dyn Source>> {
         for file in rows.files() {
             check_items(file, &column)?;
         }
+        if !job.input.ignore.is_empty() {
+            let what = format!("found columns to leave out of a recording of which `{column}` alone is read");
+            return Err(Error::usage(what).job_key("input.ignore").hint("leave the key out"));
+        }
         return Ok(Box::new(ItemsSource::new(why, rows, column, infos).tolerant(tolerant)));
     }
     let names = FileNames::new(&job.input.columns);
-    let steps = schema::unify(rows.files(), &job.input.columns, infos)
+    let steps = schema::unify(rows.files(), &job.input.columns, &job.input.ignore, infos)
         .and_then(|unified| Ok(StepsSource::new(why, rows, unified)?.tolerant(tolerant)))
         .map_err(|e| names.add(e))?;
     let inner: Box<dyn Source> = Box::new(steps);

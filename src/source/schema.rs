@@ -10,6 +10,7 @@
 //! What loses nothing is unified: order of columns, nullability, kinds of lists, widths of numbers, columns that are
 //! all null in one file. What would lose something is refused, and both files are named.
 
+mod ignored;
 mod look;
 mod merge;
 mod names;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Fields};
 use indexmap::{IndexMap, IndexSet};
 
+use self::ignored::Ignored;
 use self::merge::{Merge, Rules};
 use self::names::Named;
 use crate::column;
@@ -117,7 +119,8 @@ struct Group {
     files: Vec<usize>,
 }
 
-/// Unifies the columns of `files`. `rename` maps canonical names to the user's (`[input] columns`).
+/// Unifies the columns of `files`. `rename` maps canonical names to the user's (`[input] columns`); `ignore` has those of the
+/// user's that are left out (`[input] ignore`).
 ///
 /// Shapes that only the data knows are read from the first rows of each file. Where agents or modules are recorded,
 /// files may differ in shapes, dtypes and in the fields of structs: what the rows of one module have is told later
@@ -125,7 +128,12 @@ struct Group {
 ///
 /// # Errors
 /// If a needed column is missing or can hold no tensors, or the files differ in a way that would lose something.
-pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos: bool) -> Result<Unified> {
+pub fn unify(
+    files: &[Arc<InputFile>],
+    rename: &IndexMap<String, String>,
+    ignore: &[String],
+    infos: bool,
+) -> Result<Unified> {
     let mut notes = IndexSet::new();
     // A file without rows has nothing to lose, and tools write odd types into such files.
     let filled: Vec<Arc<InputFile>> = files.iter().filter(|f| f.rows() > 0).map(Arc::clone).collect();
@@ -138,7 +146,9 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
         }
     }
     let files = if filled.is_empty() { files } else { filled.as_slice() };
-    let groups = group(files);
+    let ignored = Ignored::new(ignore)?;
+    ignored.check(files.iter().map(|file| &**file), rename, &mut notes)?;
+    let groups = group(files, &ignored);
     let named: Vec<Vec<Named>> = groups
         .iter()
         .map(|g| names::canonical(&g.fields, rename, &files[g.files[0]], &mut notes))
@@ -175,12 +185,12 @@ pub fn unify(files: &[Arc<InputFile>], rename: &IndexMap<String, String>, infos:
     Ok(out)
 }
 
-fn group(files: &[Arc<InputFile>]) -> Vec<Group> {
-    let mut groups: IndexMap<&Fields, Vec<usize>> = IndexMap::new();
+fn group(files: &[Arc<InputFile>], ignored: &Ignored) -> Vec<Group> {
+    let mut groups: IndexMap<Fields, Vec<usize>> = IndexMap::new();
     for (i, file) in files.iter().enumerate() {
-        groups.entry(file.schema.fields()).or_default().push(i);
+        groups.entry(ignored.without(file.schema.fields())).or_default().push(i);
     }
-    groups.into_iter().map(|(fields, files)| Group { fields: fields.clone(), files }).collect()
+    groups.into_iter().map(|(fields, files)| Group { fields, files }).collect()
 }
 
 /// The field of a file's column.

@@ -146,8 +146,8 @@ fn a_null_in_an_extra_column_has_ways_out_that_work() {
         &[
             "found null, expected a value in every row",
             "column `action_logp`",
-            "hint: fill it in; or write the files without this column, if no piece needs it; or leave such episodes out by \
-         `input.on_bad_episode = \"skip\"`",
+            "hint: fill it in; or leave it out by `[input] ignore = [\"action_logp\"]`, if no piece needs it; or leave such \
+             episodes out by `input.on_bad_episode = \"skip\"`",
         ],
     );
     let rows = |work: &Work, job: &str| work.manifest_of(&work.convert_job(job, &[]))["counts"]["rows_out"].clone();

@@ -16,6 +16,7 @@ mod diff;
 mod faults;
 mod golden;
 mod hints;
+mod ignore;
 mod indexed;
 mod infos;
 mod inspect;

@@ -356,9 +356,11 @@ impl Merge {
             let with = &files[self.files[0]].name;
             if !MAY_LACK.contains(&self.name.as_str()) {
                 let e = Error::usage(format!("the files differ: the column is in {with} and not in {without}"));
-                return Err(e
-                    .column(self.name)
-                    .hint("record the same columns in all files, or convert the files apart"));
+                let hint = "record the same columns in all files, or convert the files apart";
+                let more = format!("; or leave it out: `[input] ignore = [{:?}]`", glob::Pattern::escape(&self.source));
+                let needed = NEEDED.contains(&column::root(&self.name));
+                let hint = if needed { hint.to_owned() } else { format!("{hint}{more}") };
+                return Err(e.column(self.name).hint(hint));
             }
             let more = if missing_in.len() > 1 { " and others" } else { "" };
             let text = format!("column `{}` is in {with} and not in {without}{more}: null there", self.name);

@@ -6,11 +6,12 @@ use indexmap::IndexSet;
 use super::StepsSource;
 use super::assembly::ALL_ROWS_OR_NONE;
 use crate::column::{self, NEXT_OBS, T};
-use crate::episode::{NAME_LAST_OBS, RECORD_LAST_OBS};
+use crate::episode::{NAME_LAST_OBS, RECORD_LAST_OBS, is_extra};
 use crate::error::{Error, visible};
 use crate::source::index::Index;
 use crate::source::ingest::{ONE_SHAPE, ONE_SHAPE_A_MODULE};
 use crate::source::resolve;
+use crate::source::schema::Role;
 
 const TRAILING_ROW: &str = "record one more row an episode with the last observation and a null action";
 
@@ -70,10 +71,23 @@ impl StepsSource {
             Some(RECORD_LAST_OBS | NAME_LAST_OBS) => self.next_obs_hint(),
             _ => None,
         };
-        match hint {
-            Some(hint) => error.hint_instead(hint),
-            None => error,
+        let way = error.place().column.as_deref().and_then(|column| self.leave_out_hint(column));
+        match (hint, error.hint_text(), way) {
+            (None, Some(ONE_SHAPE), Some(way)) => error.hint_instead(format!("{ONE_SHAPE}; or {way}")),
+            (Some(hint), ..) => error.hint_instead(hint),
+            (None, ..) => error,
         }
+    }
+
+    /// How to do without a recorded model output.
+    pub(super) fn leave_out_hint(&self, column: &str) -> Option<String> {
+        let mut columns = self.shape.unified.columns.iter();
+        let own = columns.find(|own| column::is_under(column, &own.name))?;
+        let may_go = is_extra(column) && column::root(column) != NEXT_OBS && own.role == Role::Tensor;
+        may_go.then(|| {
+            let name = glob::Pattern::escape(&own.source);
+            format!("leave it out by `[input] ignore = [{name:?}]`, if no piece needs it")
+        })
     }
 
     /// How to say that rows are of several agents, where a column looks like it.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::StepsSource;
 use super::shape::{Leaf, Shape};
 use crate::column::{self, ACTIONS, INFOS, NEXT_OBS, OBS, REWARDS, rebase, root};
-use crate::episode::{Columns, EpisodeBatch, is_extra};
+use crate::episode::{Columns, EpisodeBatch};
 use crate::error::{Error, Result};
 use crate::source::Noticed;
 use crate::source::blocks::{Block, BlockData, Blocks, LeafNulls, Piece, nulls_of};
@@ -252,15 +252,18 @@ impl<'a> Assembly<'a> {
 
     /// What to do about a null in a step.
     fn null_hint(&self, column: &str) -> String {
-        let mut ways = vec!["fill it in"];
-        if is_extra(column) && root(column) != NEXT_OBS {
-            ways.push("write the files without this column, if no piece needs it");
+        let mut ways = vec!["fill it in".to_owned()];
+        if let Some(way) = self.source.leave_out_hint(column) {
+            ways.push(way);
             if self.source.scan.agent.is_some() {
-                ways.push("give the agents that lack it a module of their own, in all of whose rows it may be null");
+                ways.push(
+                    "give the agents that lack it a module of their own, in all of whose rows it may be null"
+                        .to_owned(),
+                );
             }
         }
         if !self.source.tolerant {
-            ways.push("leave such episodes out by `input.on_bad_episode = \"skip\"`");
+            ways.push("leave such episodes out by `input.on_bad_episode = \"skip\"`".to_owned());
         }
         ways.join("; or ")
     }
