@@ -2,6 +2,7 @@
 //!
 //! What users see is in `gristmill/*.py`; nothing here is for them.
 
+mod checked;
 mod column;
 mod errors;
 mod job;

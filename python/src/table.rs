@@ -15,6 +15,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 
+use crate::checked;
 use crate::errors::raised;
 
 /// Batches of one schema, ready to be compiled.
@@ -23,14 +24,18 @@ pub struct Table(pub Vec<RecordBatch>);
 
 #[pymethods]
 impl Table {
-    /// The batches of anything with `__arrow_c_stream__`, without a copy.
+    /// The batches of anything with `__arrow_c_stream__`, without a copy. Looks whether they hold what their types promise.
     #[staticmethod]
     fn from_stream(py: Python<'_>, stream: &Bound<'_, PyAny>) -> PyResult<Self> {
         let reader = arrow::ffi_stream::RecordBatchStreamReader::from_pyarrow_bound(stream)?;
         let schema = reader.schema();
         // What makes the batches may be Python itself, on this thread or another.
-        let batches = py.detach(|| reader.collect::<std::result::Result<Vec<_>, _>>());
-        let mut batches = batches.map_err(|e| raised(py, &Error::usage(format!("the table's stream failed: {e}"))))?;
+        let batches = py.detach(|| {
+            let batches = reader.collect::<std::result::Result<Vec<_>, _>>();
+            let batches = batches.map_err(|e| Error::usage(format!("the table's stream failed: {e}")))?;
+            checked::check(&batches).map(|()| batches)
+        });
+        let mut batches = batches.map_err(|e| raised(py, &e))?;
         if batches.is_empty() {
             batches.push(RecordBatch::new_empty(schema));
         }
