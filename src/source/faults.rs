@@ -163,17 +163,33 @@ pub fn leave_out(index: &mut Index) -> Result<()> {
     index::number(&mut index.entries)
 }
 
-/// Refuses an index of which malformed episodes are left out, and with them everything.
+/// Refuses an index of which malformed episodes, or rows of nobody, are left out, and with them everything.
 ///
 /// # Errors
 /// If so, with what is wrong with the first.
 pub fn require_some(index: &Index) -> Result<()> {
-    let none = index.episodes_read > 0 && index.entries.is_empty();
-    let Some(first) = index.faults.list.first().filter(|_| none) else { return Ok(()) };
-    let bad = index.faults.list.len();
-    let what = format!("none of the episodes is well-formed ({bad} found); the first: {}", first.error.what());
+    let faults = &index.faults;
+    let Some(first) = faults.list.first().filter(|_| index.entries.is_empty()) else { return Ok(()) };
+    let what = if index.episodes_read > 0 {
+        format!("none of the episodes is well-formed ({} found)", faults.list.len())
+    } else {
+        // Not even whose they are could be read.
+        let rows: u64 = faults.list.iter().flat_map(|f| &f.rows).map(|s| s.len()).fold(0, u64::saturating_add);
+        format!("none of the rows belongs to a well-formed episode ({rows} found)")
+    };
+    // Of kind `Data`, also where the first is a damaged file's.
     let place = first.error.place().clone();
-    Err(Error::data(what).at(place).hint("`gristmill inspect` lists what is wrong with the input"))
+    let told = Error::data(format!("{what}; the first: {}", first.error.what())).at(place);
+    Err(told.hint("`gristmill inspect` lists what is wrong with the input"))
+}
+
+/// What to tell where malformed rows are left out, and of one column nothing else is there: not even its type is known.
+pub(super) fn no_row_is_readable(damage: &Error) -> Error {
+    let told = Error::data(format!("none of the rows can be read: {}", damage.what())).at(damage.place().clone());
+    match damage.hint_text() {
+        Some(hint) => told.hint(hint),
+        None => told,
+    }
 }
 
 /// Rows from a place on that could be decoded, and rows that could not.

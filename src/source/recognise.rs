@@ -65,7 +65,7 @@ pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
             Err(error) => return Err(error),
         }
     }
-    if let (true, Some(first)) = (files.is_empty(), lost.first()) {
+    if let (true, Some(first)) = (files.iter().all(|f| f.rows() == 0), lost.first()) {
         return Err(first.error.clone());
     }
     open_rows(job, RowMap::new(files).with_lost(lost).with_notes(notes), infos)
@@ -119,7 +119,7 @@ fn open_rows(job: &Job, rows: RowMap, infos: bool) -> Result<Box<dyn Source>> {
         return Ok(Box::new(ItemsSource::new(why, rows, column, infos).tolerant(tolerant)));
     }
     let names = FileNames::new(&job.input.columns);
-    let steps = schema::unify(rows.files(), &job.input.columns, &job.input.ignore, infos)
+    let steps = schema::unify(rows.files(), &job.input.columns, &job.input.ignore, infos, tolerant)
         .and_then(|unified| Ok(StepsSource::new(why, rows, unified)?.tolerant(tolerant)))
         .map_err(|e| names.add(e))?;
     let inner: Box<dyn Source> = Box::new(steps);

@@ -124,7 +124,8 @@ struct Group {
 ///
 /// Shapes that only the data knows are read from the first rows of each file. Where agents or modules are recorded,
 /// files may differ in shapes, dtypes and in the fields of structs: what the rows of one module have is told later
-/// (see [`super::modules`]). `infos` asks for the leaves of infos, which are left out otherwise.
+/// (see [`super::modules`]). `infos` asks for the leaves of infos, which are left out otherwise. `tolerant` says that
+/// malformed rows are left out.
 ///
 /// # Errors
 /// If a needed column is missing or can hold no tensors, or the files differ in a way that would lose something.
@@ -133,6 +134,7 @@ pub fn unify(
     rename: &IndexMap<String, String>,
     ignore: &[String],
     infos: bool,
+    tolerant: bool,
 ) -> Result<Unified> {
     let mut notes = IndexSet::new();
     // A file without rows has nothing to lose, and tools write odd types into such files.
@@ -173,7 +175,7 @@ pub fn unify(
             merge.add(&group.files, files, &found.field)?;
         }
     }
-    look::look_at_data(&mut columns, files)?;
+    look::look_at_data(&mut columns, files, tolerant)?;
 
     if infos && !columns.values().any(|m| column::is_under(&m.name, column::INFOS)) {
         names::note(&mut notes, "no infos are added: the recording has no column `infos`".to_owned());

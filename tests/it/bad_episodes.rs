@@ -392,6 +392,42 @@ fn nothing_well_formed_is_an_error() {
     );
 }
 
+/// Rows are there, and not even whose they are can be read: as bad as malformed episodes alone.
+#[test]
+fn rows_of_nobody_alone_are_an_error() {
+    let nobody: Vec<Row> =
+        good("a").into_iter().map(|Row(_, t, obs, reward, end)| Row(None, t, obs, reward, end)).collect();
+    let work = Work::of(columns(&nobody));
+    for job in [SKIP, QUARANTINE] {
+        let told = work.refused(1, &work.convert_job(job, &[]));
+        contains(&told, &["none of the rows belongs to a well-formed episode (3 found)", "found null, expected an id"]);
+    }
+
+    // A list's offsets that lead out of its values: how long observations are cannot be told from any row.
+    let work = Work::new();
+    let mut written = arrow::ipc::writer::FileWriter::try_new(
+        File::create(work.input("a.arrow")).unwrap(),
+        &batch(columns(&good("a"))).schema(),
+    )
+    .unwrap();
+    written.write(&batch(columns(&good("a")))).unwrap();
+    written.finish().unwrap();
+    let mut bytes = fs::read(work.input("a.arrow")).unwrap();
+    let offsets: Vec<u8> = [0_i32, 2, 4, 6].iter().flat_map(|v| v.to_le_bytes()).collect();
+    let at = bytes.windows(offsets.len()).position(|w| w == offsets).expect("the offsets of `obs`");
+    bytes[at + 4..at + 8].copy_from_slice(&100_000_000_i32.to_le_bytes());
+    fs::write(work.input("a.arrow"), bytes).unwrap();
+    contains(
+        &work.refused(1, &work.convert_job(SKIP, &[])),
+        &["none of the rows can be read", "damaged", "row group 0"],
+    );
+    contains(&work.refused(2, &work.convert_job("", &[])), &["the file is damaged", "row group 0"]);
+
+    // A recording without rows is what it was.
+    let work = Work::of(columns(&[]));
+    contains(&work.refused(2, &work.convert_job(SKIP, &[])), &["found no rows in 1 file(s)"]);
+}
+
 /// A record batch of an Arrow file that claims more rows than any file has: nobody goes through them one by one.
 #[test]
 fn rows_that_a_damaged_file_claims_are_not_counted_out() {

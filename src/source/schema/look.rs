@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use super::field_of;
 use super::merge::Merge;
 use crate::error::{Error, Result};
-use crate::source::faults::is_of_data;
+use crate::source::faults::{is_of_data, no_row_is_readable};
 use crate::source::file::InputFile;
 use crate::source::ingest::{LeafSpec, Places, Seen, by_name, look};
 
@@ -24,7 +24,13 @@ struct Open {
 ///
 /// A leaf that another file has settled is checked against one batch only. One that nobody has settled is looked for
 /// until it is found: columns that are null throughout cost next to nothing to read.
-pub(super) fn look_at_data(columns: &mut IndexMap<String, Merge>, files: &[Arc<InputFile>]) -> Result<()> {
+///
+/// Where `tolerant`, damage that hides one is a fault of the data, as malformed episodes are that leave none.
+pub(super) fn look_at_data(
+    columns: &mut IndexMap<String, Merge>,
+    files: &[Arc<InputFile>],
+    tolerant: bool,
+) -> Result<()> {
     let mut open: Vec<Vec<Open>> = files.iter().map(|_| Vec::new()).collect();
     for (column, merge) in columns.values_mut().enumerate() {
         for (leaf, found) in merge.leaves.iter_mut().enumerate() {
@@ -41,7 +47,7 @@ pub(super) fn look_at_data(columns: &mut IndexMap<String, Merge>, files: &[Arc<I
     }
     // What a damaged file does not show, another one may have. Whoever needs its rows tells the damage.
     let unknown = unseen.into_iter().find(|(column, leaf, _)| !columns[*column].leaves[*leaf].spec.is_known());
-    unknown.map_or(Ok(()), |(_, _, error)| Err(error))
+    unknown.map_or(Ok(()), |(_, _, error)| Err(if tolerant { no_row_is_readable(&error) } else { error }))
 }
 
 fn look_at_file(

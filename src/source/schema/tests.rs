@@ -68,7 +68,7 @@ fn unify_renamed(files: &[Columns], map: &[(&str, &str)]) -> Result<Unified> {
         writer.close().unwrap();
         open.push(Arc::new(InputFile::open_in(&path, dir.path()).unwrap()));
     }
-    unify(&open, &rename(map), &[], false)
+    unify(&open, &rename(map), &[], false, false)
 }
 
 fn unified(files: &[Columns]) -> Result<Unified> {
@@ -286,7 +286,7 @@ fn files_without_rows_do_not_take_part() {
     let mut unknown = none;
     unknown[1].1 = list(&[]);
     assert!(refused(&[unknown]).contains("the input holds no rows"));
-    assert!(unify(&[], &IndexMap::new(), &[], false).is_err());
+    assert!(unify(&[], &IndexMap::new(), &[], false, false).is_err());
 }
 
 #[test]
