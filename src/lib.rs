@@ -58,6 +58,7 @@ pub mod numpy;
 pub mod pipeline;
 pub mod plan;
 pub mod progress;
+mod regular;
 pub mod run;
 pub mod scratch;
 pub mod sink;

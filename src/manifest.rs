@@ -3,6 +3,7 @@
 //! The manifest is a function of the job and the input: no time, no machine, no order that a hash chose. So two runs of
 //! a job give the same bytes, and `diff` of two manifests tells what differs.
 
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use indexmap::IndexMap;
@@ -13,6 +14,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::indexed::Axis;
 use crate::pipeline::ConnectorStatistics;
+use crate::regular;
 use crate::sink::{MANIFEST, combine};
 use crate::stats::Statistics;
 
@@ -285,13 +287,14 @@ impl Manifest {
     /// Reads the manifest of the data set in `directory`.
     pub fn load(directory: &Path) -> Result<Self> {
         let path = directory.join(MANIFEST);
-        let text = std::fs::read(&path).map_err(|e| {
-            let error = Error::io("read", &path, &e);
-            if e.kind() == std::io::ErrorKind::NotFound {
-                return error.hint("a directory without manifest.json is no data set, or an unfinished one");
+        let (mut file, _) = regular::open("read the manifest", &path).map_err(|error| match error.io_kind() {
+            Some(ErrorKind::NotFound) => {
+                error.hint("a directory without manifest.json is no data set, or an unfinished one")
             }
-            error
+            _ => error,
         })?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(|e| Error::io("read the manifest", &path, &e))?;
         Self::from_json(&text).map_err(|e| e.file(path.display().to_string()))
     }
 

@@ -13,7 +13,7 @@ use crate::job::{Job, WindowStorage, check_supported};
 use crate::pipeline::{self, Pipeline};
 use crate::run::plan_modules;
 use crate::run::unused::{listed, unused};
-use crate::sink::folder_name;
+use crate::sink::{check_folder, folder_name};
 use crate::source::index::Index;
 use crate::source::{IndexOptions, recognise};
 use crate::tensor::TensorType;
@@ -114,6 +114,7 @@ pub fn plan(job: &Job) -> Result<Plan> {
     let (mut folders, mut agents) = (IndexMap::new(), IndexMap::new());
     for part in parts {
         for module in &modules {
+            check_folder(part.map(String::as_str), &module.id)?;
             let folder = folder_name(&module.id);
             let folder = part.map_or_else(|| folder.clone(), |part| format!("{}/{folder}", folder_name(part)));
             let told = |c: &ColumnLayout| match &c.stored {

@@ -31,16 +31,14 @@ use crate::error::{Error, Result};
 use crate::indexed::{Axis, table_name};
 use crate::job::TensorStorage;
 use crate::manifest::{Manifest, ModuleRecord, TableRecord};
+use crate::regular;
 use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED, first_shard};
+use crate::source::file::NO_MANIFEST;
 use crate::tensor::{DType, TensorType};
 
 /// What to do about a directory that a run has begun to fill.
 pub(crate) const NOT_FINISHED: &str =
     "the run that writes here has not finished: `gristmill convert JOB --resume` goes on";
-/// What to do about shards without a manifest.
-pub(crate) const NO_MANIFEST: &str = "if this is one, its manifest.json was removed, or left behind when it was copied: \
-                                      bring it back, or convert again";
-
 /// A manifest larger than this is none: a shard takes about 200 bytes of it.
 const LARGEST_MANIFEST: u64 = 1 << 30;
 
@@ -89,7 +87,8 @@ impl Dataset {
         let path = directory.join(MANIFEST);
         let meta = std::fs::symlink_metadata(directory).map_err(|e| Error::io("find the data set", directory, &e))?;
         if !meta.is_dir() && !directory.is_dir() {
-            return Err(Error::usage("found a file, expected the directory of a data set")
+            let found = std::fs::metadata(directory).map_or("a link to nothing", |meta| regular::kind(&meta));
+            return Err(Error::usage(format!("found {found}, expected the directory of a data set"))
                 .file(directory.display().to_string())
                 .hint("`gristmill inspect` looks into single files"));
         }
@@ -109,7 +108,7 @@ impl Dataset {
                 });
             }
             Ok(meta) if !meta.is_file() => {
-                let error = Error::usage("found no regular file, expected a manifest");
+                let error = Error::usage(format!("found {}, expected a manifest", regular::kind(&meta)));
                 return Err(error.file(path.display().to_string()));
             }
             Ok(meta) if meta.len() > LARGEST_MANIFEST => {

@@ -9,6 +9,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, SchemaRef};
 
 use crate::error::{Error, Result};
+use crate::regular;
 use crate::sink::{ColumnData, ColumnType, RowGroupData, ShardSchema};
 use crate::source::file::{FileFormat, InputFile, RowGroup};
 use crate::source::ingest::by_name;
@@ -63,8 +64,7 @@ impl Shard {
             error.file(name).io_kind_of(e.kind())
         })?;
         if !meta.is_file() {
-            let what = if meta.is_symlink() { "a link" } else { "no regular file" };
-            return Err(Error::data(format!("found {what}, expected a shard")).file(name).into());
+            return Err(Error::data(format!("found {}, expected a shard", regular::kind(&meta))).file(name).into());
         }
         // A folder on the way may be a link out of the data set.
         let inside = root.canonicalize().and_then(|root| Ok(path.canonicalize()?.starts_with(root)));

@@ -13,13 +13,13 @@ use serde::Serialize;
 
 pub use problems::Problem;
 
-use crate::dataset::{Dataset, NO_MANIFEST, NOT_FINISHED};
+use crate::dataset::{Dataset, NOT_FINISHED};
 use crate::error::{Error, Result};
 use crate::job::{Job, OnBadEpisode};
 use crate::progress::Progress;
 use crate::run::overview::{Episode, Overview, overview};
 use crate::sink::{MANIFEST, UNFINISHED, first_shard};
-use crate::source::file::{InputFile, discover};
+use crate::source::file::{InputFile, NO_MANIFEST, discover};
 use crate::source::ingest::type_name;
 use crate::source::{MOVE_REWARDS, recognise};
 use problems::Problems;
@@ -173,11 +173,11 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
     job.input.where_ = None;
     let mut problems = Problems::default();
     if let [only] = job.input_patterns().as_slice()
+        && Path::new(only).join(UNFINISHED).exists()
         && let Some(shard) = first_shard(Path::new(only))
     {
         let what = "called as a data set's shards are, and there is no manifest.json beside them";
-        let unfinished = Path::new(only).join(UNFINISHED).exists();
-        problems.hinted(what, format!("file {shard}"), if unfinished { NOT_FINISHED } else { NO_MANIFEST });
+        problems.hinted(what, format!("file {shard}"), NOT_FINISHED);
     }
     let mut out = Recording::default();
     let files = files(&job, &mut out, &mut problems)?;
@@ -195,6 +195,9 @@ fn files(job: &Job, out: &mut Recording, problems: &mut Problems) -> Result<Vec<
     let discovered = discover(&job.input.paths, &job.base)?;
     for note in recognise::notes(&discovered, job)? {
         problems.note(&note, None);
+    }
+    if let Some((what, first)) = recognise::without_manifest(&discovered, job)? {
+        problems.hinted(&what, first, NO_MANIFEST);
     }
     for path in discovered.files {
         match InputFile::open_in(&path, &job.base) {

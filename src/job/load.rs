@@ -12,6 +12,10 @@ use super::schema::schema;
 use super::shape::{KeyPath, Mistake, Step, mistakes};
 use super::{Format, Job};
 use crate::error::{Error, Result};
+use crate::regular;
+
+/// A job larger than this is none.
+const LARGEST_JOB: u64 = 64 << 20;
 
 /// What the command line says over the job. Paths are relative to `current_dir`, not to the job file.
 #[derive(Debug, Clone, Default)]
@@ -41,9 +45,8 @@ impl Job {
     /// All mistakes that were found, in the order of their lines.
     pub fn load_with(path: &Path, overrides: &Overrides) -> Result<Self, Vec<Error>> {
         let unread = |e: Error| vec![e.hint("to convert recordings without a job: gristmill convert --input PATH")];
-        let bytes = std::fs::read(path).map_err(|e| {
-            let error = Error::io("read the job", path, &e);
-            let missing = e.kind() == std::io::ErrorKind::NotFound;
+        let bytes = regular::read_small("read the job", path, LARGEST_JOB).map_err(|error| {
+            let missing = error.io_kind() == Some(std::io::ErrorKind::NotFound);
             if missing { vec![error] } else { unread(error) }
         })?;
         let name = path.display().to_string();

@@ -101,6 +101,7 @@ pub fn convert_with(
         return Ok(report);
     }
     let prepared = indexed.prepare(job, progress)?;
+    prepared.check_folders()?;
     let (source, pipeline, modules) = (&*prepared.source, &prepared.pipeline, &prepared.modules);
 
     let schemas = prepared.schemas(job)?;

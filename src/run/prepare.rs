@@ -25,7 +25,7 @@ use crate::manifest::InputFile;
 use crate::pipeline::{self, ModulePlan, Pipeline};
 use crate::progress::{Progress, Totals, go_on};
 use crate::scratch::Scratch;
-use crate::sink::ShardSchema;
+use crate::sink::{ShardSchema, check_folder};
 use crate::source::faults::require_some;
 use crate::source::index::Index;
 use crate::source::{IndexOptions, Source, keys};
@@ -208,6 +208,14 @@ impl Indexed {
 }
 
 impl Prepared {
+    /// Whether every module can have a folder, before any is made.
+    ///
+    /// # Errors
+    /// If not, with the module.
+    pub fn check_folders(&self) -> Result<()> {
+        self.modules.iter().try_for_each(|module| check_folder(module.part.as_deref(), &module.id))
+    }
+
     /// The columns of every module's rows; and behind those the columns of every module's tables, in order.
     ///
     /// # Errors

@@ -36,6 +36,7 @@ use super::journal::{self, Finished, Intent, JOURNAL, JOURNAL_DRAFT, Journal};
 use super::names::{MANIFEST, MANIFEST_DRAFT, ModuleDir, QUARANTINE, RUN, TABLES, UNFINISHED, folder_name};
 use crate::column::outer_names;
 use crate::error::{Error, Result};
+use crate::regular;
 
 /// The directory of one run.
 #[derive(Debug)]
@@ -118,7 +119,8 @@ impl OutputDir {
         let mut this = Self::at(path);
         match fs::metadata(path) {
             Ok(meta) if !meta.is_dir() => {
-                return Err(Error::usage("found a file, expected a directory to write the data set into")
+                let found = regular::kind(&meta);
+                return Err(Error::usage(format!("found {found}, expected a directory to write the data set into"))
                     .file(path.display().to_string())
                     .hint("choose another --output"));
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -10,6 +11,7 @@ use super::file::{failed, sync_directory};
 use super::journal::{JOURNAL, JOURNAL_DRAFT};
 use super::names::{MANIFEST, MANIFEST_DRAFT, RUN, UNFINISHED, is_shard_name};
 use crate::error::{Error, Result};
+use crate::regular;
 
 /// What of a manifest tells which files are the data set's. Read leniently: it may be another version's.
 #[derive(Debug, Deserialize)]
@@ -174,7 +176,9 @@ pub(super) fn is_data_set(root: &Path) -> bool {
 
 /// The shard files that the manifest names, if it is one of gristmill's.
 fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
-    let text = fs::read(root.join(MANIFEST)).ok()?;
+    let (mut file, _) = regular::open("read the manifest", &root.join(MANIFEST)).ok()?;
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).ok()?;
     let manifest: ManifestFiles = serde_json::from_slice(&text).ok()?;
     if manifest.gristmill.is_empty() {
         return None;

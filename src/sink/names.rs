@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use crate::error::{Error, Result};
 use crate::job::Format;
+pub(super) use crate::source::file::is_shard_name;
 pub use crate::source::file::{MANIFEST, QUARANTINE, UNFINISHED};
 
 /// Time and speed of the run that wrote the data set.
@@ -10,6 +12,8 @@ pub const RUN: &str = "run.json";
 /// The folder of steps that stand once; see `output.windows`. Beside the modules and not inside of them, because readers of
 /// a folder of Parquet files look into folders inside of it, too.
 pub const TABLES: &str = "tables";
+/// Bytes of a file's or folder's name that every file system takes.
+const LONGEST_NAME: usize = 255;
 pub(super) const MANIFEST_DRAFT: &str = ".manifest.json.draft";
 
 /// The folder of one module's shards.
@@ -34,15 +38,6 @@ impl ModuleDir {
 #[must_use]
 pub fn shard_name(index: usize, format: Format) -> String {
     format!("part-{index:05}.{}", format.name())
-}
-
-/// Whether `name` is one that [`shard_name`] gives.
-pub(super) fn is_shard_name(name: &str) -> bool {
-    name.strip_prefix("part-").and_then(|rest| rest.split_once('.')).is_some_and(|(digits, extension)| {
-        digits.len() >= 5
-            && digits.bytes().all(|b| b.is_ascii_digit())
-            && [Format::Parquet, Format::Arrow].iter().any(|f| f.name() == extension)
-    })
 }
 
 /// The folder name of a module id: the id itself where that is a plain file name on every system, else its bytes
@@ -79,6 +74,26 @@ pub fn folder_name(module_id: &str) -> String {
     out
 }
 
+/// Refuses a module (or a part of `output.split`) that cannot have a folder: file systems take names of 255 bytes at most.
+///
+/// # Errors
+/// Of kind `Usage`.
+pub fn check_folder(part: Option<&str>, module_id: &str) -> Result<()> {
+    let parts = part.map(|part| ("part", part, "name it shorter in `output.split`"));
+    let module = ("module", module_id, "give its agents one with a shorter name: `[multi_agent] agent_to_module`");
+    for (what, id, hint) in parts.into_iter().chain([module]) {
+        let bytes = folder_name(id).len();
+        if bytes > LONGEST_NAME {
+            let start: String = id.chars().take(40).collect();
+            let told = format!(
+                "the {what} {start:?}.. needs a folder whose name has {bytes} bytes, expected at most {LONGEST_NAME}"
+            );
+            return Err(Error::usage(told).hint(hint));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -110,5 +125,21 @@ mod tests {
             assert!(!name.starts_with('.') && !name.contains('/') && !name.chars().any(char::is_control), "{name:?}");
         }
         assert_eq!(folder_name("é x"), "é x");
+    }
+
+    #[test]
+    fn a_folder_s_name_has_255_bytes_at_most() {
+        assert!(check_folder(None, &"m".repeat(255)).is_ok());
+        assert!(check_folder(Some(&"p".repeat(255)), "m").is_ok());
+        for (part, module, told) in [
+            (None, "m".repeat(256), "the module \"mmmm"),
+            // A slash takes three bytes, an accent two.
+            (None, "/".repeat(86), "a folder whose name has 258 bytes"),
+            (None, "é".repeat(128), "a folder whose name has 256 bytes"),
+            (Some("p".repeat(256)), "m".to_owned(), "the part \"pppp"),
+        ] {
+            let error = check_folder(part.as_deref(), &module).unwrap_err().to_string();
+            assert!(error.contains(told) && error.len() < 300, "{error}");
+        }
     }
 }

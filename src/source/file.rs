@@ -37,9 +37,11 @@ use arrow::datatypes::{Field, SchemaRef};
 pub use discover::{Discovered, discover};
 pub(crate) use discover::{NO_RECORDING, name_in};
 use stamp::Stamp;
-pub use written::{MANIFEST, QUARANTINE, UNFINISHED};
+pub use written::{Instead, MANIFEST, QUARANTINE, UNFINISHED};
+pub(crate) use written::{NO_MANIFEST, is_shard_name};
 
 use crate::error::{Error, Kind, Result};
+use crate::regular;
 
 /// How a file is laid out, as told by its first bytes (not by its name).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,11 +135,8 @@ impl InputFile {
     fn open_named(path: &Path, name: String) -> Result<Self> {
         let parsed = (|| {
             let io = |e: &std::io::Error| Error::io("open the file", path, e);
-            let mut file = File::open(path).map_err(|e| io(&e))?;
+            let (mut file, _) = regular::open("open the file", path)?;
             let meta = file.metadata().map_err(|e| io(&e))?;
-            if meta.is_dir() {
-                return Err(Error::usage("found a directory, expected a file"));
-            }
             let bytes = meta.len();
             let format = recognise(&mut file, bytes)?;
             let (schema, row_groups, note, footer) = guarded(|| match format {

@@ -4,9 +4,11 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field};
+
 use super::Source;
 use super::faults::{LostFile, is_of_data};
-use super::file::{Discovered, InputFile, NO_RECORDING, discover, name_in};
+use super::file::{Discovered, InputFile, Instead, NO_MANIFEST, NO_RECORDING, discover, name_in};
 use super::ingest::type_name;
 use super::items::{ItemsSource, is_item_type};
 use super::renamed::{FileNames, Renamed};
@@ -51,7 +53,10 @@ pub fn open_with(job: &Job, infos: bool) -> Result<Box<dyn Source>> {
         let error = Error::usage("found a data set that gristmill wrote, expected a recording");
         return Err(error.file(name_in(set, &job.base)?).hint(NO_RECORDING));
     }
-    let notes = notes(&discovered, job)?;
+    let mut notes = notes(&discovered, job)?;
+    if let Some((what, first)) = without_manifest(&discovered, job)? {
+        notes.push(format!("{first} is {what}: {NO_MANIFEST}"));
+    }
     let paths = discovered.files;
     let tolerant = job.input.on_bad_episode != OnBadEpisode::Fail;
     let (mut files, mut lost) = (Vec::with_capacity(paths.len()), Vec::new());
@@ -89,6 +94,18 @@ pub(crate) fn notes(discovered: &Discovered, job: &Job) -> Result<Vec<String>> {
         ))
     });
     others.map(note).chain(spelled_out).collect()
+}
+
+/// What to tell of shards of which nothing says whose they are, and the first.
+pub(crate) fn without_manifest(discovered: &Discovered, job: &Job) -> Result<Option<(String, String)>> {
+    let Some((first, instead, count)) = &discovered.without_manifest else { return Ok(None) };
+    let beside = match instead {
+        Instead::Nothing => "there is no manifest.json beside them",
+        Instead::Unreadable => "the manifest.json beside them cannot be read",
+    };
+    let others = if *count > 1 { format!(" (and {} more files)", count - 1) } else { String::new() };
+    let what = format!("called as a data set's shards are{others}, and {beside}");
+    Ok(Some((what, format!("file {}", name_in(first, &job.base)?))))
 }
 
 /// Opens files that were found already, or that are none: tables in memory.
@@ -130,15 +147,24 @@ fn check_items(file: &InputFile, column: &str) -> Result<()> {
     let there = || file.schema.fields().iter().map(|f| f.name().clone()).collect::<Vec<_>>().join(", ");
     match file.field(column) {
         Some((_, field)) if is_item_type(field.data_type()) => Ok(()),
-        Some((_, field)) => Err(Error::usage(format!("found {}, expected binary msgpack items", field.data_type()))
-            .file(file.name.clone())
-            .column(column)),
+        Some((_, field)) => Err(no_items(field, column).file(file.name.clone())),
         None => Err(Error::usage(format!(
             "layout rllib-episodes needs a binary column `{column}`; the file has {}",
             there()
         ))
         .file(file.name.clone())
         .hint("`input.layout = \"auto\"` recognises the layout from the columns")),
+    }
+}
+
+/// A column in the place of items that are packed.
+fn no_items(field: &Field, column: &str) -> Error {
+    let error = Error::usage(format!("found {}, expected binary msgpack items", type_name(field))).column(column);
+    match field.data_type() {
+        DataType::Dictionary(_, values) if is_item_type(values) => {
+            error.hint(format!("write the column as plain binary: `table[{column:?}].cast(pyarrow.binary())`"))
+        }
+        _ => error,
     }
 }
 
@@ -149,10 +175,7 @@ fn look_for_items(file: &InputFile, item: &str) -> Result<()> {
         return Ok(());
     }
     if let Some((_, field)) = file.field(item) {
-        let found = type_name(field);
-        return Err(Error::usage(format!("found {found}, expected binary msgpack items"))
-            .file(file.name.clone())
-            .column(item));
+        return Err(no_items(field, item).file(file.name.clone()));
     }
     match file.schema.fields().iter().as_slice() {
         [field] if is_item_type(field.data_type()) => {

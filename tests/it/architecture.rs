@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// The modules of the library, from what everything stands on to what stands on everything.
-const ORDER: [&str; 27] = [
+const ORDER: [&str; 28] = [
     "error",
+    "regular",
     "numpy",
     "column",
     "progress",

@@ -192,3 +192,75 @@ fn hostile_names_do_not_steer_the_terminal() {
     let told = work.refused(1, &work.convert());
     assert!(told.len() < 1000 && told.contains("... (100000 bytes)"), "{} bytes", told.len());
 }
+
+/// What is no file is told as what it is: a FIFO without a writer would be waited for.
+#[cfg(unix)]
+#[test]
+fn only_files_are_opened() {
+    let work = Work::of(steps());
+    let fifo = |path: &std::path::Path| {
+        assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
+    };
+    fifo(&work.input("x.parquet"));
+    work.refuses(2, &["found a FIFO (a named pipe), expected a file", "at: file in/x.parquet"]);
+    let looked = crate::cli::stdout(&gristmill(&["inspect", "in"], work.path()));
+    contains(&looked, &["found a FIFO (a named pipe), expected a file", "in/x.parquet"]);
+    let skipped = work.convert_job("[input]\non_bad_episode = 'skip'\n", &["--overwrite"]);
+    contains(&crate::cli::stdout(&skipped), &["found a FIFO"]);
+    fs::remove_dir_all(work.path().join("out")).unwrap();
+    fs::remove_file(work.input("x.parquet")).unwrap();
+    let _socket = std::os::unix::net::UnixListener::bind(work.input("x.parquet")).unwrap();
+    work.refuses(2, &["found a socket, expected a file", "at: file in/x.parquet"]);
+    fs::remove_file(work.input("x.parquet")).unwrap();
+    let told = work.refused(2, &gristmill(&["plan", "--input", "/dev/zero"], work.path()));
+    contains(&told, &["found a device, expected a file"]);
+    // A folder is searched, whatever it is called.
+    fs::create_dir(work.input("b.parquet")).unwrap();
+    fs::rename(work.input("a.parquet"), work.input("b.parquet/a.parquet")).unwrap();
+    assert_eq!(work.convert_with(&["--overwrite"]).status.code(), Some(0));
+
+    // In the place of a manifest, of a job, of a data set.
+    fs::remove_file(work.path().join("out/manifest.json")).unwrap();
+    fifo(&work.path().join("out/manifest.json"));
+    fifo(&work.path().join("fifo"));
+    let (found, unread) = ("found a FIFO (a named pipe), expected ", "the manifest.json beside them cannot be read");
+    for (args, told) in [
+        (&["verify", "out"][..], found),
+        (&["verify", "fifo"], found),
+        (&["diff", "out", "out"], found),
+        (&["diff", "fifo", "fifo"], found),
+        (&["inspect", "fifo"], found),
+        (&["inspect", "out"], unread),
+        (&["convert", "--input", "out", "--output", "new"], unread),
+        (&["convert", "fifo", "--output", "other"], found),
+        (&["convert", "--input", "in", "--output", "fifo"], found),
+        (&["plan", "fifo"], found),
+    ] {
+        let output = gristmill(args, work.path());
+        contains(&(stderr(&output) + &crate::cli::stdout(&output)), &[told]);
+    }
+    let output = gristmill(&["convert", "/dev/zero", "--output", "other"], work.path());
+    assert_eq!(output.status.code(), Some(2));
+    contains(&stderr(&output), &["found a device, expected a file", "at: file /dev/zero"]);
+    contains(&stderr(&work.convert()), &["found default_policy/part-00000.parquet and no manifest.json"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_link_to_nothing_is_told_as_one() {
+    let work = Work::of(steps());
+    std::os::unix::fs::symlink("gone", work.path().join("lnk")).unwrap();
+    for (input, told) in [
+        ("lnk", "there is no file or directory lnk: "),
+        ("lnk/deeper/*.parquet", "lnk"),
+        ("lnk/a.parquet", "there is no file or directory lnk/a.parquet: "),
+    ] {
+        let output = gristmill(&["convert", "--input", input, "--output", "out"], work.path());
+        let said = work.refused(2, &output);
+        contains(&said, &[told]);
+        assert!(!said.contains("did you mean"), "{said}");
+        assert!(input.contains('*') || said.contains("lnk is a link to gone, which is not there"), "{said}");
+    }
+    std::os::unix::fs::symlink("gone.parquet", work.input("b.parquet")).unwrap();
+    work.refuses(2, &["b.parquet is a link to gone.parquet, which is not there", "at: file in/b.parquet"]);
+}

@@ -3,6 +3,7 @@
 use std::io::Write as _;
 use std::path::Path;
 
+use arrow::datatypes::DataType;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
@@ -107,6 +108,13 @@ fn a_null_item_and_a_column_that_holds_none() {
     let column: arrow::array::BinaryArray = vec![Some(plain().as_slice()), None].into_iter().collect();
     Work::of(vec![("item", std::sync::Arc::new(column))]).refuses(1, &["found null", PLACE, "column `item`"]);
     Work::of(vec![("item", texts(&["a"]))]).refuses(2, &["found text, expected binary msgpack items", "column `item`"]);
+    let plain = binaries(&[b"a"]);
+    let ty = DataType::Dictionary(Box::new(DataType::Int32), Box::new(DataType::Binary));
+    let work = Work::of(vec![("item", arrow::compute::cast(&plain, &ty).unwrap())]);
+    for job in ["", "[input]\nlayout = 'rllib-episodes'\n"] {
+        let told = work.refused(2, &work.convert_job(job, &[]));
+        contains(&told, &["expected binary msgpack items", "column `item`", "hint: ", "cast(pyarrow.binary())"]);
+    }
     Work::of(vec![("blob", binaries(&[b"a"]))]).refuses(
         2,
         &[

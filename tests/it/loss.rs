@@ -300,6 +300,81 @@ fn data_sets_among_the_input_are_no_recordings() {
     contains(&stdout(&looked), &["data set  in/old"]);
 }
 
+/// A link in a folder that is searched may lead into a data set, by its folder or by one of its files.
+#[cfg(unix)]
+#[test]
+fn links_that_lead_into_data_sets_are_no_recordings() {
+    use std::os::unix::fs::symlink;
+    let work = Work::of(steps());
+    let convert = |args: &[&str]| gristmill(&[&["convert"], args].concat(), work.path());
+    let first = work.manifest_of(&convert(&["--input", "in", "--output", "out"]));
+    std::fs::rename(work.path().join("out"), work.path().join("ds")).unwrap();
+    let (module, shard) = ("../ds/default_policy", "../ds/default_policy/part-00000.parquet");
+    let note = ["ds is passed over: it is no recording, but a data set that gristmill wrote"];
+    for (target, link, inputs) in [
+        (module, "mod", ["in", "in/*", "in/**/*.parquet"]),
+        (shard, "x.parquet", ["in", "in/*", "in/**/*.parquet"]),
+        ("../ds", "all", ["in", "in/*", "in/**/*.parquet"]),
+    ] {
+        let link = work.input(link);
+        symlink(target, &link).unwrap();
+        for input in inputs {
+            let found = work.manifest_of(&convert(&["--input", input, "--output", "out", "--overwrite"]));
+            assert_eq!(found["content_digest"], first["content_digest"], "{target} {input}");
+            let name = if target == "../ds" { "in/all" } else { "ds" };
+            assert_eq!(told(&found), [note[0].replacen("ds", name, 1)], "{target} {input}");
+        }
+        std::fs::remove_file(link).unwrap();
+    }
+    // Links to recordings are recordings; and who names the link, means it.
+    std::fs::create_dir(work.path().join("links")).unwrap();
+    symlink("../in/a.parquet", work.path().join("links/a.parquet")).unwrap();
+    let found = work.manifest_of(&convert(&["--input", "links", "--output", "out", "--overwrite"]));
+    assert_eq!((&found["content_digest"], told(&found).len()), (&first["content_digest"], 0));
+    symlink("ds/default_policy", work.path().join("named")).unwrap();
+    let found = work.manifest_of(&convert(&["--input", "named", "--output", "out", "--overwrite"]));
+    assert_eq!(told(&found), ["shards of the data set ds are read as if they were a recording, as the paths say"]);
+}
+
+#[test]
+fn shards_without_a_manifest_are_told() {
+    let work = Work::of(steps());
+    let convert = |input: &str| {
+        told(
+            &work
+                .manifest_of(&gristmill(&["convert", "--input", input, "--output", "out", "--overwrite"], work.path())),
+        )
+    };
+    assert!(convert("in").is_empty());
+    std::fs::rename(work.path().join("out"), work.path().join("copied")).unwrap();
+    let manifest = work.path().join("copied/manifest.json");
+    let whole = std::fs::read(&manifest).unwrap();
+    for (left, beside) in [
+        (Some(&whole[..whole.len() / 2]), "the manifest.json beside them cannot be read"),
+        (None, "there is no manifest.json beside them"),
+    ] {
+        match left {
+            Some(left) => std::fs::write(&manifest, left).unwrap(),
+            None => std::fs::remove_file(&manifest).unwrap(),
+        }
+        for input in
+            ["copied", "copied/default_policy", "copied/*/*.parquet", "copied/default_policy/part-00000.parquet"]
+        {
+            let said = convert(input).join("\n");
+            contains(
+                &said,
+                &["file copied/default_policy/part-00000.parquet is called as a data set's shards are", beside],
+            );
+            contains(&said, &["bring it back, or convert again"]);
+        }
+    }
+    // Somebody else's files may be called like that, in a folder that says so.
+    std::fs::remove_file(work.path().join("copied/run.json")).unwrap();
+    assert!(convert("copied/default_policy").is_empty());
+    std::fs::write(&manifest, "{\"version\": 3}").unwrap();
+    assert!(convert("copied").is_empty());
+}
+
 #[test]
 fn recorded_columns_that_are_called_like_those_of_a_train_batch() {
     let mask = || Work::of(with(steps(), "loss_mask", bools(&[true, true, false, true, true, true])));

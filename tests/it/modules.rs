@@ -197,3 +197,19 @@ fn a_row_of_another_shape_is_refused_by_name() {
     let told = work.refused(1, &work.convert_job("[multi_agent]\nagent_to_module = { '*' = 'all' }\n", &[]));
     contains(&told, &["found shape [2]", "expected [4]", "row 1"]);
 }
+
+#[test]
+fn a_module_whose_folder_would_have_too_long_a_name() {
+    let long = "m".repeat(300);
+    let mut columns = walker_and_scout();
+    columns[2].1 = texts(&[long.as_str(), "scout"].repeat(4));
+    let work = Work::of(columns);
+    for command in ["plan", "convert"] {
+        let output = crate::cli::gristmill(&[command, "--input", "in", "--output", "out"], work.path());
+        let told = crate::cli::stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        contains(&told, &["the module \"mmmm", "a folder whose name has 300 bytes, expected at most 255", "hint: "]);
+        assert!(!told.contains(&long), "{told}");
+        assert!(!work.path().join("out").exists());
+    }
+}

@@ -95,6 +95,7 @@ impl Coordinator {
         let (threads, input_bytes) = (indexed.threads, indexed.input_bytes);
         let input_files = std::mem::take(&mut indexed.input_files);
         let prepared = indexed.prepare(job, progress)?;
+        prepared.check_folders()?;
         let schemas = prepared.schemas(job)?;
         let sizes = Sizes { shuffled: job.output.shuffle.is_some(), ..Sizes::default() };
         let (cuts, shuffles) = cut(job, &prepared, sizes, tasks)?;

@@ -5,8 +5,9 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::written::{Known, QUARANTINE};
+use super::written::{Instead, Known, MANIFEST, QUARANTINE, is_shard_name, no_manifest};
 use crate::error::{Error, Result, closest};
+use crate::regular;
 
 /// What a data file's name ends in, when a folder is searched.
 const EXTENSIONS: [&str; 7] = ["parquet", "pq", "parq", "arrow", "arrows", "feather", "ipc"];
@@ -22,6 +23,8 @@ pub struct Discovered {
     pub passed_over: Vec<PathBuf>,
     /// Data sets whose shards the paths spell out, folder or file.
     pub spelled_out: Vec<PathBuf>,
+    /// The first file that looks like a shard of a data set without its manifest, and how many do.
+    pub without_manifest: Option<(PathBuf, Instead, usize)>,
 }
 
 /// The files meant by `paths`: files, globs and directories, relative to `base`.
@@ -43,13 +46,24 @@ pub fn discover(paths: &[String], base: &Path) -> Result<Discovered> {
         search.one(path, &base)?;
         debug_assert!(search.found.files.len() > before, "each path yields files or an error");
     }
-    let Search { mut found, mut known } = search;
-    for path in &found.files {
-        // What was left out of a data set is a recording once it is repaired.
-        let set = known.around(path, Path::new("")).filter(|set| !path.starts_with(set.join(QUARANTINE)));
-        found.spelled_out.extend(set.filter(|set| !found.named.iter().any(|n| n == set)).map(Path::to_owned));
-    }
+    let Search { mut found, mut known, roots } = search;
     found.files.sort_by(|a, b| a.as_os_str().as_encoded_bytes().cmp(b.as_os_str().as_encoded_bytes()));
+    for path in &found.files {
+        match known.around(path, Path::new("")).map(Path::to_owned) {
+            // What was left out of a data set is a recording once it is repaired.
+            Some(set) if path.starts_with(set.join(QUARANTINE)) => {}
+            Some(set) if found.named.contains(&set) => {}
+            Some(set) => found.spelled_out.push(set),
+            None => match known.linked(path) {
+                Some(set) => found.spelled_out.push(set),
+                None if looks_like_a_shard(path, &roots) => {
+                    let Some(instead) = no_manifest(path) else { continue };
+                    found.without_manifest.get_or_insert_with(|| (path.clone(), instead, 0)).2 += 1;
+                }
+                None => {}
+            },
+        }
+    }
     let mut seen = HashSet::new();
     // The same file may be named by two patterns, or through a link. Its first name stays.
     found.files.retain(|path| seen.insert(fs::canonicalize(path).unwrap_or_else(|_| path.clone())));
@@ -78,6 +92,8 @@ pub(super) fn absolute(path: &Path) -> Result<PathBuf> {
 struct Search {
     found: Discovered,
     known: Known,
+    /// Directories that were searched, as they were named.
+    roots: Vec<PathBuf>,
 }
 
 impl Search {
@@ -94,6 +110,7 @@ impl Search {
                     self.found.named.push(path.clone());
                 }
                 let (before, sets) = (self.found.files.len(), self.found.passed_over.len());
+                self.roots.push(path.clone());
                 self.walk(&path, &mut HashSet::new())?;
                 if self.found.files.len() > before {
                     return Ok(());
@@ -156,6 +173,8 @@ impl Search {
                 self.found.passed_over.push(path);
             } else if let Some(set) = self.known.around(&path, &root) {
                 self.found.passed_over.push(set.to_owned());
+            } else if let Some(set) = self.led_into(&path, &root) {
+                self.found.passed_over.push(set);
             } else if path.is_dir() {
                 self.walk(&path, &mut HashSet::new())?;
             } else if (underscore || !is_hidden(&path)) && (any_extension || has_data_extension(&path)) {
@@ -177,6 +196,13 @@ impl Search {
         Err(Error::usage(format!("the glob `{written}` matches nothing{passed}; {}", what_is_there(there))))
     }
 
+    /// The data set that a link below `root` leads into, on the way to a path.
+    fn led_into(&mut self, path: &Path, root: &Path) -> Option<PathBuf> {
+        let below = path.ancestors().take_while(|p| *p != root && p.starts_with(root));
+        let link = below.filter(|p| p.is_symlink()).last()?;
+        self.known.linked(link).or_else(|| self.known.linked(path))
+    }
+
     /// All data files below a directory. `seen` guards against links that lead in circles.
     fn walk(&mut self, dir: &Path, seen: &mut HashSet<PathBuf>) -> Result<()> {
         let io = |e: std::io::Error| Error::io("list the directory", dir, &e);
@@ -190,13 +216,18 @@ impl Search {
             if is_hidden(&path) {
                 continue;
             }
-            if path.is_dir() {
-                if self.known.is_data_set(&path) {
-                    self.found.passed_over.push(path);
-                } else {
-                    self.walk(&path, seen)?;
-                }
-            } else if has_data_extension(&path) {
+            let is_dir = path.is_dir();
+            if !is_dir && !has_data_extension(&path) {
+                continue;
+            }
+            let set = if path.is_symlink() { self.known.linked(&path) } else { None };
+            if is_dir && self.known.is_data_set(&path) {
+                self.found.passed_over.push(path);
+            } else if let Some(set) = set {
+                self.found.passed_over.push(set);
+            } else if is_dir {
+                self.walk(&path, seen)?;
+            } else {
                 self.found.files.push(path);
             }
         }
@@ -222,7 +253,21 @@ fn has_data_extension(path: &Path) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|e| EXTENSIONS.iter().any(|x| e.eq_ignore_ascii_case(x)))
 }
 
+/// Whether a file is called as shards are, in a folder below a directory that was searched, or where a run has left its times.
+fn looks_like_a_shard(path: &Path, roots: &[PathBuf]) -> bool {
+    let named = path.file_name().and_then(OsStr::to_str).is_some_and(is_shard_name);
+    let deep = |root: &PathBuf| path.strip_prefix(root).is_ok_and(|inside| inside.components().count() > 1);
+    let times = |dir: &Path| ["run.json", MANIFEST].iter().any(|name| dir.join(name).symlink_metadata().is_ok());
+    named
+        && !path.components().any(|c| c.as_os_str() == QUARANTINE)
+        && (roots.iter().any(deep) || path.ancestors().skip(2).take(2).any(times))
+}
+
 fn missing(written: &str, path: &Path) -> Error {
+    if let Some((link, target)) = regular::dangling(path) {
+        let what = format!("there is no file or directory {written}: {}", regular::leads_nowhere(&link, &target));
+        return Error::usage(what).io_kind_of(std::io::ErrorKind::NotFound);
+    }
     let relative = Path::new(written).is_relative();
     let parent = path.ancestors().skip(1).find(|p| p.is_dir());
     let gone = std::io::ErrorKind::NotFound;

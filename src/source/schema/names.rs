@@ -100,7 +100,15 @@ pub(super) fn canonical(
     let found: Vec<&str> = out.iter().map(|n| n.name.as_str()).collect();
     if let Some((a, b)) = column::nested(&found) {
         let (first, second) = (&out[a].source, &out[b].source);
-        let e = Error::usage(format!("found the columns {first:?} and {second:?}, which are both {}", out[b].name));
+        let (one, other) = (&out[a].name, &out[b].name);
+        // The shorter name is that of the whole.
+        let (whole, part) = if one.len() <= other.len() { (one, other) } else { (other, one) };
+        let why = if whole == part {
+            format!("which are both {whole}")
+        } else {
+            format!("but {part} is a part of {whole}, which is there as one column")
+        };
+        let e = Error::usage(format!("found the columns {first:?} and {second:?}, {why}"));
         return Err(place(e.hint("name the one to read in `[input] columns`, or rename one in the files")));
     }
     Ok(out)

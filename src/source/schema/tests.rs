@@ -250,7 +250,13 @@ fn renaming() {
     assert_eq!(found.column("obs").unwrap().source, "observation/pos");
     let mut both = steps();
     both.push(("obs/pos", fixed(2, 3)));
-    assert!(refused(&[both]).contains(r#"found the columns "obs" and "obs/pos", which are both"#));
+    let told = refused(&[both]);
+    let what = r#"found the columns "obs" and "obs/pos", but obs/pos is a part of obs, which is there as one column"#;
+    assert!(told.contains(what), "{told}");
+    let mut both = with("t", arc(Int64Array::from(vec![0, 1])));
+    both.insert(0, ("t/x", fixed(2, 3)));
+    let told = refused(&[both]);
+    assert!(told.contains("but t/x is a part of t, which is there as one column"), "{told}");
 }
 
 #[test]
