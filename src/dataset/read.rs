@@ -201,7 +201,8 @@ impl Shard {
     /// # Errors
     /// See [`Self::row_group`].
     pub fn record_batch(&self, group: usize, columns: &[usize]) -> Result<RecordBatch> {
-        self.read(group, columns).map(|(batch, _)| batch)
+        let (batch, _) = self.read(group, columns)?;
+        self.file.as_recorded(&batch)
     }
 
     /// What the file has, and the values in it: that they can be decoded is what checks them.

@@ -61,7 +61,7 @@ impl Provenance {
         let mut row = |chunk: usize, first: isize| {
             let started = episodes.chunks[chunk].t_started;
             t.push(started.saturating_add(i64::try_from(first).unwrap_or(i64::MAX)));
-            chunks.push(chunk as u64);
+            chunks.push(chunk);
         };
         match windows {
             Some(windows) => windows.iter().for_each(|w| row(w.episode, w.first)),
@@ -81,9 +81,10 @@ impl Provenance {
             let mut names: IndexSet<&str> = IndexSet::new();
             let agents_of = episodes.chunks.iter().map(|chunk| chunk.agent_id.as_deref().unwrap_or_default());
             let of_chunk: Vec<u64> = agents_of.map(|name| names.insert_full(name).0 as u64).collect();
-            let of_row = chunks.iter().map(|&chunk| of_chunk[chunk as usize]).collect();
+            let of_row = chunks.iter().map(|&chunk| of_chunk[chunk]).collect();
             agents = Some(by_row(&StringViewArray::from_iter_values(names), of_row)?);
         }
+        let chunks = chunks.into_iter().map(|chunk| chunk as u64).collect();
         let mut out = vec![by_row(&*self.ids(&episodes.chunks)?, chunks)?];
         out.extend(agents);
         out.push(ColumnData::Ids(Arc::new(Int64Array::from(t))));

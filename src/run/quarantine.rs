@@ -141,7 +141,8 @@ fn values(rows: &RowMap, group: RowGroupRef, wanted: &[(u64, usize)]) -> Result<
         let end = row + batch.num_rows() as u64;
         let mask: BooleanArray = (row..end).map(|r| Some(wanted.binary_search_by_key(&r, |w| w.0).is_ok())).collect();
         if mask.true_count() > 0 {
-            out.push(filter_record_batch(&batch, &mask).map_err(|e| Error::data(format!("rows cannot be kept: {e}")))?);
+            let kept = filter_record_batch(&batch, &mask);
+            out.push(file.as_recorded(&kept.map_err(|e| Error::data(format!("rows cannot be kept: {e}")))?)?);
         }
         row = end;
     }

@@ -198,7 +198,8 @@ impl InputFile {
     }
 
     /// The rows of one row group, in batches of at most `batch_rows`. Of each top-level column in `columns` there is
-    /// one in the batches, in the order of the *file*; with no `columns` the batches just have their number of rows.
+    /// one in the batches, in the order of the *file*; with no `columns` the batches just have their number of rows. Text of
+    /// a Parquet file comes as `Utf8View`, whatever the schema says.
     ///
     /// # Errors
     /// If the file has no such row group or column, or cannot be opened any more. Damage is found while iterating;
@@ -222,6 +223,15 @@ impl InputFile {
         Ok(Box::new(batches.map(move |batch| batch.and_then(|batch| guarded(|| apart::apart(&batch)).map_err(&place)))))
     }
 
+    /// The same rows with text of the types that the file's schema says.
+    ///
+    /// # Errors
+    /// If they are none of this file's, or their text is more than such a column can hold.
+    pub fn as_recorded(&self, batch: &RecordBatch) -> Result<RecordBatch> {
+        apart::as_in(batch, |name| self.field(name).map(|(_, field)| field.data_type()))
+            .map_err(|e| e.file(self.name.clone()))
+    }
+
     /// [`Self::read`], with errors that have no place.
     fn guarded_batches(self: &Arc<Self>, row_group: usize, columns: &[String], batch_rows: usize) -> Result<Guarded> {
         let (group, projection) = self.projection(row_group, columns)?;
@@ -231,7 +241,7 @@ impl InputFile {
                 let reader = footer.read(self.reopen()?, self.bytes, row_group, &projection, batch_rows)?;
                 Ok(Box::new(reader) as Batches)
             }
-            Footer::Ipc(footer) => footer.read(self.reopen()?, row_group, projection, batch_rows),
+            Footer::Ipc(footer) => footer.read(self.reopen()?, row_group, &projection, batch_rows),
             Footer::Memory(footer) => footer.read(row_group, &projection, batch_rows),
         })?;
         let columns = columns.to_vec();

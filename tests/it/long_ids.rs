@@ -68,9 +68,9 @@ fn however_they_are_written_the_rows_are_the_same() {
             let work = Work::new();
             let rows = cut(&with_texts_as(&rows, ty), 300);
             if i % 2 == 0 {
-                work.parquet("a.parquet", &rows)
+                work.parquet("a.parquet", &rows);
             } else {
-                work.arrow("a.arrow", &rows)
+                work.arrow("a.arrow", &rows);
             }
             let output = if i < 2 { "[output]\nformat = 'arrow'\n" } else { "" };
             let made = work.convert_job(&format!("{rules}{output}"), &["--memory-limit", "512MiB"]);
@@ -128,4 +128,21 @@ fn by_parts_too() {
     for text in ["[output]\nrows_per_shard = 150\n", "[output]\nrows_per_shard = 150\nshuffle = { seed = 5 }\n"] {
         parts::compare(parts::job(&work, text), work.path(), text);
     }
+}
+
+#[test]
+fn whoever_gets_rows_gets_the_types_of_the_file() {
+    // Rows that are kept of malformed episodes, and the rows of a data set.
+    let all = with_texts_as(&recording(false), &DataType::LargeUtf8);
+    let with_a_gap = [all.slice(0, 10), all.slice(11, all.num_rows() - 11)];
+    let work = Work::of_batches(&with_a_gap);
+    let made = work.convert_job("[input]\non_bad_episode = 'quarantine'\n", &[]);
+    assert_eq!(made.status.code(), Some(0), "{}", stderr(&made));
+    let types = |at: &std::path::Path| crate::support::read_shards(at).schema().field(0).data_type().clone();
+    assert_eq!(types(&work.path().join("out/quarantine/rows")), DataType::LargeUtf8);
+    let set = gristmill::dataset::Dataset::open(&work.path().join("out")).unwrap();
+    let shard = set.modules()[0].shard(0).unwrap();
+    let rows = shard.record_batch(0, &[0]).unwrap();
+    assert_eq!(rows.schema().field(0), shard.arrow_schema().field(0));
+    assert_eq!(rows.column(0).data_type(), &DataType::Utf8);
 }

@@ -74,7 +74,7 @@ enum Column<'a> {
 struct Text {
     runs: Vec<u32>,
     offsets: Vec<i32>,
-    text: Vec<u8>,
+    characters: Vec<u8>,
 }
 
 impl<'a> Column<'a> {
@@ -84,7 +84,7 @@ impl<'a> Column<'a> {
         match ty {
             ColumnType::Tensor(ty) => fixed(ty.row_bytes()),
             ColumnType::Int64 => fixed(size_of::<i64>()),
-            ColumnType::Utf8 => Self::Text(Text { runs: Vec::new(), offsets: vec![0], text: Vec::new() }),
+            ColumnType::Utf8 => Self::Text(Text { runs: Vec::new(), offsets: vec![0], characters: Vec::new() }),
         }
     }
 
@@ -116,7 +116,7 @@ impl Text {
         let number = |bytes: &[u8]| bytemuck::pod_read_unaligned::<u32>(bytes);
         let (count, rest) = bytes.split_at_checked(size_of::<u32>()).ok_or_else(short)?;
         let (heads, text) = rest.split_at_checked(number(count) as usize * RUN).ok_or_else(short)?;
-        let (mut end, mut all) = (self.text.len(), 0);
+        let (mut end, mut all) = (self.characters.len(), 0);
         for head in heads.chunks_exact(RUN) {
             let (rows, len) = head.split_at(size_of::<u32>());
             self.runs.push(number(rows));
@@ -124,15 +124,15 @@ impl Text {
             end += number(len) as usize;
             self.offsets.push(i32::try_from(end).map_err(|_| Error::internal("a bucket of 2 GiB of ids"))?);
         }
-        self.text.extend_from_slice(text);
-        if all == rows && end == self.text.len() { Ok(()) } else { Err(short()) }
+        self.characters.extend_from_slice(text);
+        if all == rows && end == self.characters.len() { Ok(()) } else { Err(short()) }
     }
 
     /// A view a row.
     fn finish(self) -> Result<ArrayRef> {
         let failed = |e| Error::internal(format!("ids out of a scratch file: {e}"));
         let offsets = OffsetBuffer::new(ScalarBuffer::from(self.offsets));
-        let texts = StringArray::try_new(offsets, Buffer::from_vec(self.text), None).map_err(failed)?;
+        let texts = StringArray::try_new(offsets, Buffer::from_vec(self.characters), None).map_err(failed)?;
         let of_row: Vec<u32> =
             (0..).zip(&self.runs).flat_map(|(i, &rows)| std::iter::repeat_n(i, rows as usize)).collect();
         arrow::compute::take(&StringViewArray::from(&texts), &UInt32Array::from(of_row), None).map_err(failed)

@@ -1,4 +1,4 @@
-//! Batches that hold no memory but their own.
+//! Batches that hold no memory but their own, and text of the types that the file has.
 //!
 //! ```text
 //! a record batch of a file   | eps_id .. | obs .. | state_out .. |      one buffer, as large as all of it
@@ -6,11 +6,15 @@
 //! apart                                    |  |  copied                 keeps what it counts for
 //! ```
 
+use std::sync::Arc;
+
 use arrow::array::{Array, ArrayRef, MutableArrayData, RecordBatch, RecordBatchOptions, make_array};
-use arrow::datatypes::DataType;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, Schema};
+use arrow::error::ArrowError;
 
 use super::damaged;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// The same rows, copied. Text is left as it is: what is made of it keeps nothing of it.
 pub(super) fn apart(batch: &RecordBatch) -> Result<RecordBatch> {
@@ -21,6 +25,23 @@ pub(super) fn apart(batch: &RecordBatch) -> Result<RecordBatch> {
     let columns = batch.columns().iter().map(column).collect::<Result<_>>()?;
     let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
     RecordBatch::try_new_with_options(batch.schema(), columns, &rows).map_err(|e| damaged(&e))
+}
+
+/// The same rows with columns of the types that `of` names.
+pub(super) fn as_in<'a>(batch: &RecordBatch, of: impl Fn(&str) -> Option<&'a DataType>) -> Result<RecordBatch> {
+    let typed = |(field, column): (&FieldRef, &ArrayRef)| {
+        let ty = of(field.name()).unwrap_or(field.data_type());
+        let own = if ty == column.data_type() { Ok(ArrayRef::clone(column)) } else { cast(column, ty) };
+        own.map(|column| (Arc::new(Field::clone(field).with_data_type(ty.clone())), column))
+    };
+    let cast_all = || -> Result<RecordBatch, ArrowError> {
+        let columns = batch.schema_ref().fields().iter().zip(batch.columns()).map(typed);
+        let (fields, columns): (Vec<FieldRef>, Vec<ArrayRef>) = columns.collect::<Result<_, _>>()?;
+        let schema = Schema::new_with_metadata(fields, batch.schema_ref().metadata().clone());
+        let rows = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        RecordBatch::try_new_with_options(Arc::new(schema), columns, &rows)
+    };
+    cast_all().map_err(|e| Error::data(format!("the rows cannot have the types of the file: {e}")))
 }
 
 fn is_text(ty: &DataType) -> bool {
@@ -36,10 +57,7 @@ fn copied(column: &ArrayRef) -> Result<ArrayRef> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use arrow::array::{FixedSizeListArray, Float32Array, LargeBinaryArray, StringArray};
-    use arrow::datatypes::Field;
 
     use super::*;
 

@@ -157,12 +157,12 @@ impl Footer {
         &self,
         mut file: File,
         row_group: usize,
-        columns: Vec<usize>,
+        columns: &[usize],
         batch_rows: usize,
     ) -> Result<Batches> {
         let (block, _) = self.batches[row_group];
-        let mut decoder = self.decoder(row_group, &columns, |block| read_block(&mut file, block))?;
-        let (block, data) = wanted::read(&mut file, &block, &self.schema, &columns)?;
+        let mut decoder = self.decoder(row_group, columns, |block| read_block(&mut file, block))?;
+        let (block, data) = wanted::read(&mut file, &block, &self.schema, columns)?;
         let batch = decoded(&mut decoder, &block, &data)?;
         Ok(Box::new(Slices::new(batch, batch_rows)))
     }

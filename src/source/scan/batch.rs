@@ -298,12 +298,13 @@ mod tests {
     #[test]
     fn runs_are_those_of_single_rows() {
         let n = 500;
+        let int = |i: usize| i64::try_from(i).unwrap();
         let episode = |i: usize| i / 37 % 5;
         for (seed, timed) in (0..20).flat_map(|seed| [(seed, true), (seed, false)]) {
             let odd = move |i: usize, every: usize| (i * 31 + seed * 17 + every).is_multiple_of(every);
-            let t: Vec<i64> = (0..n).map(|i| (i % 37 + usize::from(odd(i, 41))) as i64).collect();
+            let t: Vec<i64> = (0..n).map(|i| int(i % 37 + usize::from(odd(i, 41)))).collect();
             let ids: ArrayRef = if seed % 2 == 0 {
-                Arc::new((0..n).map(|i| episode(i) as i64).collect::<Int64Array>())
+                Arc::new((0..n).map(|i| int(episode(i))).collect::<Int64Array>())
             } else {
                 let long = "a long name of an episode";
                 Arc::new((0..n).map(|i| Some(format!("{}{}", &long[..seed], episode(i)))).collect::<StringArray>())
@@ -312,7 +313,7 @@ mod tests {
                 ("eps_id", ids),
                 ("terminateds", Arc::new((0..n).map(|i| Some(odd(i, 53))).collect::<BooleanArray>())),
                 ("truncateds", Arc::new((0..n).map(|i| Some(odd(i, 71))).collect::<BooleanArray>())),
-                ("actions", Arc::new((0..n).map(|i| (!odd(i, 61)).then_some(i as i64)).collect::<Int64Array>())),
+                ("actions", Arc::new((0..n).map(|i| (!odd(i, 61)).then_some(int(i))).collect::<Int64Array>())),
             ];
             if timed {
                 columns.push(("t", Arc::new(Int64Array::from(t))));

@@ -38,7 +38,7 @@ fn batch(first: usize) -> RecordBatch {
     let words = words(first);
     let texts = || words.iter().map(|word| word.as_deref());
     let lists =
-        || (first..first + ROWS).map(|i| (i % 11 > 0).then(move || (0..i % 4).map(move |k| Some((i + k) as i32))));
+        || (first..first + ROWS).map(|i| (i % 11 > 0).then(move || (0..i % 4).map(move |k| i32::try_from(i + k).ok())));
     let item = Arc::new(Field::new_list_field(DataType::Int32, true));
     let fixed = FixedSizeListArray::new(
         Arc::new(Field::new_list_field(DataType::Float32, true)),
@@ -72,11 +72,14 @@ fn batch(first: usize) -> RecordBatch {
         ("bool", Arc::new((0..ROWS).map(|i| (i % 4 > 0).then_some(i % 3 == 0)).collect::<BooleanArray>())),
         ("utf8", Arc::new(texts().collect::<StringArray>())),
         ("int", Arc::new(numbers(first))),
-        ("decimal", Arc::new((0..ROWS as i128).map(Some).collect::<Decimal128Array>())),
+        ("decimal", Arc::new((0..i128::try_from(ROWS).unwrap()).map(Some).collect::<Decimal128Array>())),
         ("view", Arc::new(texts().collect::<StringViewArray>())),
         ("large", Arc::new(texts().collect::<LargeStringArray>())),
         ("binary", Arc::new(BinaryArray::from(bytes))),
-        ("uuid", Arc::new(FixedSizeBinaryArray::try_from_iter((0..ROWS).map(|i| [i as u8; 16])).unwrap())),
+        (
+            "uuid",
+            Arc::new(FixedSizeBinaryArray::try_from_iter((0..ROWS).map(|i| [u8::try_from(i).unwrap(); 16])).unwrap()),
+        ),
         ("list", Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists()))),
         ("large_list", Arc::new(LargeListArray::from_iter_primitive::<Int32Type, _, _>(lists()))),
         ("obs", Arc::new(fixed)),
@@ -87,7 +90,7 @@ fn batch(first: usize) -> RecordBatch {
         ("dense", Arc::new(union(first, true))),
         ("sparse", Arc::new(union(first, false))),
         ("dictionary", Arc::new(dictionary)),
-        ("t", Arc::new((0..ROWS as i64).collect::<Int64Array>())),
+        ("t", Arc::new((0..i64::try_from(ROWS).unwrap()).collect::<Int64Array>())),
     ];
     RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(name, array)| (name, array, true))).unwrap()
 }
@@ -109,11 +112,15 @@ fn any_columns_are_those_of_the_whole() {
         let mut bytes = Vec::new();
         if stream {
             let mut writer = StreamWriter::try_new_with_options(&mut bytes, &batches[0].schema(), options).unwrap();
-            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            for batch in &batches {
+                writer.write(batch).unwrap();
+            }
             writer.finish().unwrap();
         } else {
             let mut writer = FileWriter::try_new_with_options(&mut bytes, &batches[0].schema(), options).unwrap();
-            batches.iter().for_each(|batch| writer.write(batch).unwrap());
+            for batch in &batches {
+                writer.write(batch).unwrap();
+            }
             writer.finish().unwrap();
         }
         let path = dir.path().join("a.arrow");
@@ -152,7 +159,9 @@ fn a_stream_may_write_its_dictionaries_anew() {
         };
         let mut bytes = Vec::new();
         let mut writer = StreamWriter::try_new_with_options(&mut bytes, &batch(0).schema(), options).unwrap();
-        (0..20).for_each(|i| writer.write(&batch(i)).unwrap());
+        for i in 0..20 {
+            writer.write(&batch(i)).unwrap();
+        }
         writer.finish().unwrap();
         drop(writer);
         let path = dir.path().join("a.arrows");
