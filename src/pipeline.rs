@@ -159,7 +159,11 @@ impl Pipeline {
     pub fn named(&self, piece: usize, error: Error) -> Error {
         let error = error.connector(piece, self.pieces[piece].name());
         match self.numbers[piece] {
-            Some(number) => error.under_job_key(&format!("learner.connectors[{number}]")),
+            // Which one of the job's it is: `plan` counts the default ones, too.
+            Some(number) => {
+                let key = format!("learner.connectors[{number}]");
+                if error.place().job_key.is_some() { error.under_job_key(&key) } else { error.job_key(key) }
+            }
             None => error,
         }
     }

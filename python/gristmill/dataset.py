@@ -19,7 +19,7 @@ from gristmill._gristmill import Column, Shard, Steps
 from gristmill._numpy import Array, array
 from gristmill._order import Window as _Window
 from gristmill.batches import Batches
-from gristmill.errors import UsageError, _unknown
+from gristmill.errors import UsageError, _unknown, _unknown_module
 
 __all__ = ["ColumnInfo", "Dataset", "Module", "open"]
 
@@ -103,7 +103,7 @@ class Dataset(Mapping[str, "Module"]):
         try:
             return self._modules[name]
         except KeyError:
-            raise _unknown("module", name, self._modules, str(self.path)) from None
+            raise _unknown_module(name, self._modules, str(self.path)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
@@ -299,6 +299,9 @@ class Module(Sequence["dict[str, Array]"]):
             if not 0 <= at < self._rows:
                 raise IndexError(f"found row {row}, expected one of the {self._rows} rows of module {self.name!r}")
             return {name: column[0] for name, column in self._span(self._names(None), at, at + 1, True).items()}
+        if isinstance(row, str):
+            self._names([row])
+            raise TypeError(f"found {row!r}, expected a row or rows\n  hint: a column as a whole is .read()[{row!r}]")
         return self.take(row)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:

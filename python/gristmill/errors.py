@@ -63,7 +63,24 @@ def _unknown(what: str, name: object, there: Iterable[str], at: str) -> UnknownN
     """The error for a name that is not there, with those that are."""
     names = list(there)
     near = get_close_matches(str(name), names, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else None
+    return _not_there(what, name, names, f"did you mean {near[0]!r}?" if near else None, at)
+
+
+def _unknown_module(name: object, there: Iterable[str], at: str) -> UnknownNameError:
+    """The error for a module that is not there. One of a split data set is named in all of its parts: whoever forgot the
+    part must not be led to that of validation."""
+    names = list(there)
+    bare = {full: full.split("/", 1)[-1] for full in names}
+    meant = get_close_matches(str(name), names if "/" in str(name) else [*bare.values()], n=1)
+    alike = [full for full in names if meant and meant[0] in (full, bare[full])]
+    alike.sort(key=lambda full: not full.startswith("train/"))
+    hint = f"did you mean {alike[0]!r}?" if alike else None
+    if len(alike) > 1:
+        hint = f"the data set is split: name the part, too, {' or '.join(map(repr, alike))}"
+    return _not_there("module", name, names, hint, at)
+
+
+def _not_there(what: str, name: object, names: list[str], hint: str | None, at: str) -> UnknownNameError:
     text = f"found no {what} {name!r}, expected one of: {', '.join(names)}\n  at: {at}"
     error = UnknownNameError(text + (f"\n  hint: {hint}" if hint else ""))
     error.hint = hint

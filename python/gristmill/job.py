@@ -190,7 +190,7 @@ class Job:
                 _paths(input),
                 _path(output),
                 format,
-                threads,
+                _threads(threads),
                 _size(memory_limit),
                 _path(scratch),
                 existing,
@@ -229,7 +229,7 @@ class Job:
         table = data if isinstance(data, Table) else _episodes.table(data)
         parts = [piece._parts() for piece in self._pieces]
         with _showing(progress) as show:
-            modules, report = self._core.compile(table, threads, parts, show)
+            modules, report = self._core.compile(table, _threads(threads), parts, show)
         out = TrainBatch(
             (module, {name: array(column) for name, column in columns.items()}) for module, columns in modules.items()
         )
@@ -345,6 +345,13 @@ def _path(path: str | os.PathLike[str] | None) -> str | None:
 
 def _paths(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     return [os.fspath(p) for p in ([paths] if isinstance(paths, (str, os.PathLike)) else paths)]
+
+
+def _threads(threads: int | None) -> int | None:
+    """The number of threads, as the command line takes it."""
+    if threads is not None and threads < 1:
+        raise UsageError(f"found threads={threads}, expected a whole number of at least 1")
+    return threads
 
 
 def _size(size: int | str | None) -> int | None:

@@ -201,6 +201,12 @@ def job_from_config(
         UsageError: If the config has something that no job can say: a custom piece that gristmill does not have, a policy
             mapping function, an algorithm without an offline pipeline.
     """
+    if not isinstance(config, AlgorithmConfig):
+        what = f"the class {config.__name__}" if isinstance(config, type) else type(config).__name__
+        raise TypeError(
+            f"found {what}, expected an AlgorithmConfig, such as BCConfig().environment(..).offline_data(input_=..)\n"
+            "  hint: a job of other settings is gristmill.Job({..})"
+        )
     config = config.copy(copy_frozen=False)
     algorithm = config.algo_class.__name__ if config.algo_class is not None else type(config).__name__
     algorithm = algorithm.removesuffix("Config")

@@ -50,9 +50,9 @@ class Input:
     """What to read."""
 
     paths: list[str] = field(default_factory=lambda: [])
-    """Files, globs, directories or URLs, relative to the job file. Files are read in sorted order."""
+    """Files, globs or directories, relative to the job file. Files are read in sorted order."""
 
-    layout: Literal["auto", "rllib-columns", "rllib-episodes", "steps", "minari"] = "auto"
+    layout: Literal["auto", "rllib-columns", "rllib-episodes", "steps"] = "auto"
     """How the recording is laid out. `auto` looks at the files and says what it saw."""
 
     columns: dict[str, str] | None = None

@@ -30,8 +30,20 @@ def tensors(batch: Mapping[str, Array]) -> dict[str, torch.Tensor]:
     Read-only arrays (views of a mapped file, what :meth:`gristmill.Job.compile` returns) are copied: a tensor can always
     be written to, and such memory cannot.
     """
+    if isinstance(batch, (_dataset.Dataset, _dataset.Module)):
+        what = type(batch).__name__
+        raise TypeError(
+            f"found a {what}, expected a batch: {{column: array}}\n  hint: .read() or .batches(batch_size=..) of it has them; "
+            "IterableShards and Shards are data sets of tensors"
+        )
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"found {type(batch).__name__}, expected a batch: {{column: array}}")
     out = {}
     for name, column in batch.items():
+        if isinstance(column, Mapping):
+            raise TypeError(
+                f"found a mapping as the column {name!r}, expected an array\n  hint: pass the batch of one module: batch[{name!r}]"
+            )
         if column.dtype == object:
             continue
         column = np.asarray(column)

@@ -31,12 +31,13 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
 /// The text of an error and its hint, with the arguments in the hint called as the package calls them. Whole commands
 /// stay as they are.
 fn in_python(error: &Error) -> (String, Option<String>) {
-    const ARGUMENTS: [(&str, &str); 6] = [
+    const ARGUMENTS: [(&str, &str); 7] = [
         ("--overwrite", "overwrite=True"),
         ("--resume", "resume=True"),
         ("--memory-limit", "memory_limit"),
         ("--scratch", "scratch"),
         ("--output", "output"),
+        ("for `--input`)", "for `input`, and without a job file)"),
         ("`--input`", "`input`"),
     ];
     let text = error.to_string();

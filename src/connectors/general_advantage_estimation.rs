@@ -307,11 +307,12 @@ impl Connector for GeneralAdvantageEstimation {
                     ))
                     .column(name)
                     .hint(match closest(name, there.iter().copied()).filter(|_| name == self.values) {
-                        Some(near) => format!("did you mean values = {near:?}?"),
-                        None => {
-                            "value predictions must be recorded as an extra model output; `values` names their column"
-                                .to_owned()
-                        }
+                        Some(near) => format!("did you mean {near:?}? `[input] columns = {{ {name} = {near:?} }}` says so"),
+                        None if name == self.values => format!(
+                            "value predictions must be recorded as an extra model output, and \
+                             `[input] columns = {{ {name} = \"...\" }}` names their column"
+                        ),
+                        None => "the pieces before it must add the column, as RLlib's default ones do".to_owned(),
                     }));
                 }
             }

@@ -32,7 +32,7 @@ use crate::indexed::{Axis, table_name};
 use crate::job::TensorStorage;
 use crate::manifest::{Manifest, ModuleRecord, TableRecord};
 use crate::regular;
-use crate::sink::{ColumnType, MANIFEST, ShardSchema, UNFINISHED, first_shard};
+use crate::sink::{ColumnType, MANIFEST, Near, ShardSchema, UNFINISHED, near};
 use crate::source::file::NO_MANIFEST;
 use crate::tensor::{DType, TensorType};
 
@@ -99,13 +99,12 @@ impl Dataset {
                 if directory.join(UNFINISHED).exists() {
                     return Err(error.hint(NOT_FINISHED));
                 }
-                return Err(match first_shard(directory) {
-                    Some(shard) => error.hint(format!("{shard} is called as a data set's shards are: {NO_MANIFEST}")),
-                    None => error.hint(
-                        "a directory without manifest.json is no data set of gristmill's; `gristmill inspect` looks into \
-                         recordings",
-                    ),
-                });
+                return Err(error.hint(match near(directory) {
+                    Some(near) => where_it_is(&near),
+                    None => "a directory without manifest.json is no data set of gristmill's; `gristmill inspect` looks into \
+                             recordings"
+                        .to_owned(),
+                }));
             }
             Ok(meta) if !meta.is_file() => {
                 let error = Error::usage(format!("found {}, expected a manifest", regular::kind(&meta)));
@@ -220,6 +219,28 @@ impl Module {
     pub(crate) fn open_shard(&self, i: usize) -> Result<Shard, OpenError> {
         let record = self.record.shards.get(i).ok_or_else(|| Error::internal(format!("there is no shard {i}")))?;
         Shard::open(&self.root, &record.file, &self.schema)
+    }
+}
+
+/// Where the manifest is that a directory lacks.
+fn where_it_is(near: &Near) -> String {
+    match near {
+        Near::Inside { root, modules } => {
+            let more = if modules.len() > 1 { ", .." } else { "" };
+            format!(
+                "this is a folder of the data set {}: open that, module {:?}{more}",
+                root.display(),
+                modules.first().map_or("", String::as_str)
+            )
+        }
+        Near::Holds(sets) => match sets.as_slice() {
+            [only] => format!("the data set is in {}", only.display()),
+            sets => {
+                let names: Vec<String> = sets.iter().map(|set| set.display().to_string()).collect();
+                format!("data sets are in {}: name one of them", names.join(", "))
+            }
+        },
+        Near::Shard(shard) => format!("{shard} is called as a data set's shards are: {NO_MANIFEST}"),
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::job::{Job, OnBadEpisode};
 use crate::progress::Progress;
 use crate::run::overview::{Episode, Overview, overview};
-use crate::sink::{MANIFEST, UNFINISHED, first_shard};
+use crate::sink::{MANIFEST, Near, UNFINISHED, near};
 use crate::source::file::{InputFile, NO_MANIFEST, discover};
 use crate::source::ingest::type_name;
 use crate::source::{MOVE_REWARDS, recognise};
@@ -174,7 +174,7 @@ pub fn inspect(job: &Job, threads: Option<usize>, progress: &dyn Progress) -> Re
     let mut problems = Problems::default();
     if let [only] = job.input_patterns().as_slice()
         && Path::new(only).join(UNFINISHED).exists()
-        && let Some(shard) = first_shard(Path::new(only))
+        && let Some(Near::Shard(shard)) = near(Path::new(only))
     {
         let what = "called as a data set's shards are, and there is no manifest.json beside them";
         problems.hinted(what, format!("file {shard}"), NOT_FINISHED);

@@ -54,7 +54,11 @@ impl Job {
             unread(Error::usage("found bytes that are no text, expected a job in TOML or JSON").file(&name))
         })?;
         let is_json = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("json"));
+        let is_yaml = path.extension().is_some_and(|e| ["yaml", "yml"].iter().any(|y| e.eq_ignore_ascii_case(y)));
         let source = if is_json { Source::json(&text, &name) } else { Source::toml(&text, &name) };
+        let no_yaml = |e: Error| e.hint("a job is TOML, or JSON if its name ends in .json: YAML is not read");
+        let source = source
+            .map_err(|errors| if is_yaml { errors.into_iter().map(no_yaml).collect() } else { errors });
         source.and_then(|s| s.job(path.parent().unwrap_or_else(|| Path::new("")), overrides))
     }
 
@@ -175,7 +179,7 @@ impl Source {
             serde_json::from_value::<Job>(tree).map(|job| (job, dubious))
         };
         let rest = without(usize::MAX).or_else(|_| without(2));
-        let mut errors: Vec<Error> = found.into_iter().map(|m| m.error.job_key(m.path.to_string())).collect();
+        let mut errors: Vec<Error> = found.into_iter().map(|m| self.worded(m)).collect();
 
         match rest {
             Ok((mut job, dubious)) => {
@@ -192,6 +196,23 @@ impl Source {
             Err(_) => {}
         }
         Err(self.placed(errors))
+    }
+
+    /// The mistake as an error, with a word on what the schema does not know.
+    fn worded(&self, mistake: Mistake) -> Error {
+        let path = mistake.path.to_string();
+        let value = |pointer: &str| self.tree.pointer(pointer);
+        let hint = match path.as_str() {
+            "input.layout" if value("/input/layout").and_then(Value::as_str) == Some("minari") => {
+                Some("Minari datasets are not read: a `steps` table says the same")
+            }
+            "learner.connectors" if value("/learner/connectors").is_some_and(Value::is_object) => {
+                Some("in TOML each connector is a table in double brackets: [[learner.connectors]]")
+            }
+            _ => None,
+        };
+        let error = mistake.error.job_key(path);
+        hint.map_or(error.clone(), |hint| error.hint_instead(hint))
     }
 
     /// Adds file and line, and puts the errors in the order of their lines.

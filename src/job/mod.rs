@@ -123,7 +123,7 @@ impl Job {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Input {
-    /// Files, globs, directories or URLs, relative to the job file. Files are read in sorted order.
+    /// Files, globs or directories, relative to the job file. Files are read in sorted order.
     pub paths: Vec<String>,
     /// How the recording is laid out. `auto` looks at the files and says what it saw.
     pub layout: Layout,
@@ -168,8 +168,6 @@ pub enum Layout {
     RllibEpisodes,
     /// Anyone's table with one row a step.
     Steps,
-    /// A Minari dataset directory.
-    Minari,
 }
 
 /// What to do with an episode whose last row is neither terminated nor truncated.

@@ -1,19 +1,13 @@
 //! Keys that a job may have and that this gristmill does not act on yet. Each is refused: a key that is read and
 //! ignored would be a wrong result without a word. Building a feature means removing its line here.
 
-use super::{Job, Layout};
+use super::Job;
 use crate::error::Error;
 
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
     [
-        (
-            job.input.layout == Layout::Minari,
-            "input.layout",
-            "reading Minari datasets",
-            "a `steps` table says the same",
-        ),
         (
             job.input.spaces.actions.is_some(),
             "input.spaces.actions",
@@ -38,12 +32,11 @@ mod tests {
             r#"
             [input]
             paths = ["x"]
-            layout = "minari"
             spaces = { actions = { type = "discrete", n = 2 } }
             "#,
         )
         .unwrap();
         let keys: Vec<_> = check_supported(&job).iter().map(|e| e.place().job_key.clone().unwrap()).collect();
-        assert_eq!(keys, ["input.layout", "input.spaces.actions"]);
+        assert_eq!(keys, ["input.spaces.actions"]);
     }
 }

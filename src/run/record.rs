@@ -6,10 +6,10 @@ use serde::Serialize;
 use super::pass::Found;
 use super::prepare::Prepared;
 use crate::batch::ColumnLayout;
-use crate::job::Job;
+use crate::job::{Job, OnBadEpisode, Unfinished};
 use crate::manifest::{BatchColumn, Counts, FORMAT_VERSION, InputFile, InputRecord, Manifest, ModuleRecord, Problem};
 use crate::pipeline::resolved;
-use crate::sink::combine;
+use crate::sink::{QUARANTINE, combine};
 use crate::source::MOVE_REWARDS;
 
 /// Malformed episodes named one by one in the notes; all are counted.
@@ -112,6 +112,14 @@ pub(super) fn manifest(
         either(dropped, "of these was dropped, as the job says", "of these were dropped, as the job says"),
         None,
     );
+    if job.input.unfinished == Unfinished::Truncate {
+        let what = either(open, "of these was marked truncated", "of these were marked truncated");
+        problem(open, &format!("{what}, as the job says"), None);
+    }
+    let kept = match job.input.on_bad_episode {
+        OnBadEpisode::Quarantine => format!("; what could be read of them is kept in {QUARANTINE}/"),
+        OnBadEpisode::Skip | OnBadEpisode::Fail => String::new(),
+    };
     let (bad_episodes, bad_steps, bad_rows) = index.faults.sums();
     let first_fault = |strays: bool| {
         let fault = index.faults.list().iter().find(|f| f.id.is_none() == strays);
@@ -122,10 +130,10 @@ pub(super) fn manifest(
         "malformed episode was left out, as the job says",
         "malformed episodes were left out, as the job says",
     );
-    problem(bad_episodes, what, first_fault(false).or_else(|| first_fault(true)));
+    problem(bad_episodes, &format!("{what}{kept}"), first_fault(false).or_else(|| first_fault(true)));
     let what =
         either(bad_rows, "row that belongs to no episode was left out", "rows that belong to no episode were left out");
-    problem(bad_rows, what, first_fault(true));
+    problem(bad_rows, &format!("{what}{kept}"), first_fault(true));
     let lost = source.rows().lost();
     let what =
         either(lost.len() as u64, "file cannot be read and was left out", "files cannot be read and were left out");

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use super::file::{failed, sync_directory};
 use super::journal::{JOURNAL, JOURNAL_DRAFT};
 use super::names::{MANIFEST, MANIFEST_DRAFT, RUN, UNFINISHED, is_shard_name};
+use super::near::first_shard;
 use crate::error::{Error, Result};
 use crate::regular;
 
@@ -151,38 +152,29 @@ impl Found {
     }
 }
 
-/// The first file below `root` that is called as shards are, and lies where they do: `module/part` or `split/module/part`.
-/// Nothing else is looked at, so it may be anybody's.
-#[must_use]
-pub fn first_shard(root: &Path) -> Option<String> {
-    fn search(directory: &Path, depth: usize) -> Option<String> {
-        let mut entries: Vec<_> = fs::read_dir(directory).ok()?.flatten().collect();
-        entries.sort_unstable_by_key(fs::DirEntry::file_name);
-        entries.iter().find_map(|entry| {
-            let (kind, name) = (entry.file_type().ok()?, entry.file_name().into_string().ok()?);
-            if kind.is_dir() && depth < 2 {
-                return search(&entry.path(), depth + 1).map(|inner| format!("{name}/{inner}"));
-            }
-            (kind.is_file() && depth > 0 && is_shard_name(&name)).then_some(name)
-        })
-    }
-    search(root, 0)
-}
-
 /// Whether there is a manifest of gristmill's.
 pub(super) fn is_data_set(root: &Path) -> bool {
     manifest_files(root).is_some()
 }
 
-/// The shard files that the manifest names, if it is one of gristmill's.
-fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
+fn manifest(root: &Path) -> Option<ManifestFiles> {
     let (mut file, _) = regular::open("read the manifest", &root.join(MANIFEST)).ok()?;
     let mut text = Vec::new();
     file.read_to_end(&mut text).ok()?;
     let manifest: ManifestFiles = serde_json::from_slice(&text).ok()?;
-    if manifest.gristmill.is_empty() {
-        return None;
-    }
+    (!manifest.gristmill.is_empty()).then_some(manifest)
+}
+
+/// The modules of the data set in `root` that have a shard in its folder `inside`; none if there is no data set.
+pub(super) fn modules_in(root: &Path, inside: &str) -> Option<Vec<String>> {
+    let within = |file: &str| file.strip_prefix(inside).is_some_and(|rest| rest.starts_with('/'));
+    let modules = manifest(root)?.modules.into_iter();
+    Some(modules.filter(|(_, m)| m.shards.iter().any(|s| within(&s.file))).map(|(name, _)| name).collect())
+}
+
+/// The shard files that the manifest names, if it is one of gristmill's.
+fn manifest_files(root: &Path) -> Option<BTreeSet<String>> {
+    let manifest = manifest(root)?;
     let of = |m: ModuleFiles| m.shards.into_iter().chain(m.tables.into_values().flat_map(|t| t.steps.shards));
     let shards = manifest.modules.into_values().flat_map(of);
     Some(shards.chain(manifest.quarantine).map(|s| s.file).collect())

@@ -387,9 +387,20 @@ fn recognise(file: &mut File, bytes: u64) -> Result<FileFormat> {
         _ if head.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) => "text",
         _ => "something else (no `PAR1` and no `ARROW1` at its start)",
     };
-    Err(Error::usage(format!("found {found}, expected Parquet or Arrow IPC")).hint(
-        "give only the recording's own files: a folder is searched for them, a glob can pick them (`logs/*.parquet`)",
-    ))
+    let reader = match head.as_slice() {
+        [b'{', ..] => Some("read_ndjson"),
+        [b'[', ..] => Some("read_json"),
+        _ if found == "text" => Some("read_csv"),
+        _ => None,
+    };
+    let own = "give only the recording's own files: a folder is searched for them, a glob can pick them (`logs/*.parquet`)";
+    Err(Error::usage(format!("found {found}, expected Parquet or Arrow IPC")).hint(match reader {
+        Some(reader) => format!(
+            "if this is the recording, write it as Parquet first, with polars for example: \
+             `pl.{reader}(\"FILE\").write_parquet(\"FILE.parquet\")`; else {own}"
+        ),
+        None => own.to_owned(),
+    }))
 }
 
 /// An error out of a decoder, or of the operating system beneath it.

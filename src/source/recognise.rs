@@ -195,9 +195,6 @@ fn recognise(job: &Job, rows: &RowMap) -> Result<(Layout, String)> {
         Layout::RllibEpisodes => return Ok((Layout::RllibEpisodes, named("rllib-episodes"))),
         Layout::RllibColumns => return Ok((Layout::RllibColumns, named("rllib-columns"))),
         Layout::Steps => return Ok((Layout::Steps, named("steps"))),
-        Layout::Minari => {
-            return Err(Error::usage("layout minari is not built yet").job_key("input.layout"));
-        }
         Layout::Auto => {}
     }
     let file = rows.files().iter().find(|f| f.rows() > 0).unwrap_or(&rows.files()[0]);

@@ -26,9 +26,9 @@ use self::ignored::Ignored;
 use self::merge::{Merge, Rules};
 use self::names::Named;
 use crate::column;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, visible};
 use crate::source::file::InputFile;
-use crate::source::ingest::LeafSpec;
+use crate::source::ingest::{LeafSpec, ONE_SHAPE, ONE_SHAPE_A_MODULE};
 use crate::tensor::TensorType;
 
 /// What a column is for, and so which function of [`ingest`](crate::source::ingest) reads it.
@@ -175,7 +175,13 @@ pub fn unify(
             merge.add(&group.files, files, &found.field)?;
         }
     }
-    look::look_at_data(&mut columns, files, tolerant)?;
+    look::look_at_data(&mut columns, files, tolerant).map_err(|e| match (e.hint_text(), agents_column(&alike)) {
+        // A column of agents that the job does not name is not looked at by then.
+        (Some(ONE_SHAPE | ONE_SHAPE_A_MODULE), Some(hint)) => {
+            e.hint_instead(format!("{hint}; else pad the rows: a column has one shape"))
+        }
+        _ => e,
+    })?;
 
     if infos && !columns.values().any(|m| column::is_under(&m.name, column::INFOS)) {
         names::note(&mut notes, "no infos are added: the recording has no column `infos`".to_owned());
@@ -185,6 +191,16 @@ pub fn unify(
         merge.finish(files, &mut out)?;
     }
     Ok(out)
+}
+
+/// How to say that rows are of several agents, where a column looks like it.
+pub(super) fn agents_column(alike: &IndexMap<&'static str, String>) -> Option<String> {
+    let theirs = alike.get(column::AGENT_ID)?;
+    Some(format!(
+        "if `{}` says which agent's a row is, `[input] columns = {{ {} = {theirs:?} }}` tells agents apart",
+        visible(theirs),
+        column::AGENT_ID
+    ))
 }
 
 fn group(files: &[Arc<InputFile>], ignored: &Ignored) -> Vec<Group> {

@@ -81,7 +81,7 @@ fn layouts_that_the_files_have_not() {
     let told = work.refused(2, &work.convert_job("[input]\nlayout = 'rllib-episodes'\n", &[]));
     contains(&told, &["needs a binary column `item`; the file has eps_id", "file in/a.parquet", "hint: "]);
     let told = work.refused(2, &work.convert_job("[input]\nlayout = 'minari'\n", &[]));
-    contains(&told, &["not built yet", "job key `input.layout`"]);
+    contains(&told, &["found the string \"minari\"", "job key `input.layout`", "hint: Minari datasets are not read"]);
     let told =
         work.refused(2, &work.convert_job("[input]\npaths = ['s3://bucket/logs']\n", &["--input", "s3://bucket/logs"]));
     contains(&told, &["reading from `s3://` is not built yet", "hint: copy the files"]);

@@ -226,3 +226,38 @@ fn shards_without_their_manifest() {
     let told = report(&work, &["in/part-00000.parquet"])["problems"].to_string();
     assert!(!told.contains("manifest.json"), "{told}");
 }
+
+/// A data set that is in a folder of the one that is named, or around it, has its manifest: nobody is told that it is gone.
+#[test]
+fn a_data_set_is_near() {
+    let work = Work::of(steps());
+    let to = |job: &str, output: &str| {
+        fs::write(work.path().join("job.toml"), job).unwrap();
+        gristmill(&["convert", "job.toml", "--input", "in", "--output", output], work.path())
+    };
+    let job = "[output]\nsplit = { train = 0.5, val = 0.5 }\n";
+    let output = to(job, "logs/shards");
+    assert!(output.status.success(), "{}", stderr(&output));
+    fs::copy(work.input("part-00000.parquet"), work.path().join("logs/log.parquet")).unwrap();
+    let found = report(&work, &["logs"]);
+    assert!(!found["problems"].to_string().contains("no manifest.json"), "{found}");
+    for (folder, hint) in [
+        ("logs", "hint: the data set is in logs/shards\n"),
+        (".", "hint: the data set is in ./logs/shards\n"),
+        ("logs/shards/train", "hint: this is a folder of the data set logs/shards: open that, module \"train/default_policy\""),
+        ("logs/shards/val/default_policy", "the data set logs/shards: open that, module \"val/default_policy\""),
+    ] {
+        contains(&stderr(&gristmill(&["verify", folder], work.path())), &["found no manifest.json", hint]);
+    }
+    // From inside.
+    let inside = work.path().join("logs/shards/train");
+    contains(&stderr(&gristmill(&["verify", "."], &inside)), &["this is a folder of the data set ./..: open that"]);
+    // Nor is an output directory above it said to lack one.
+    let told = stderr(&to("", "logs"));
+    contains(&told, &["found files that are not gristmill's"]);
+    // Two of them.
+    let output = to("", "logs/again");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stderr(&gristmill(&["verify", "logs"], work.path()));
+    contains(&told, &["hint: data sets are in logs/again, logs/shards: name one of them"]);
+}

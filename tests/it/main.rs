@@ -28,6 +28,7 @@ mod look_back;
 mod loss;
 mod memory;
 mod modules;
+mod newcomers;
 mod output;
 mod parts;
 mod pipeline;

@@ -373,7 +373,7 @@ impl Merge {
             return Err(self.only_nulls(&self.name, files));
         }
         if never_seen {
-            self.leave_out("it is null in every row", out);
+            self.leave_out(self.nothing(files), out);
             return Ok(());
         }
         if let Some(&at) = self.null_in.first().filter(|_| !is_null) {
@@ -396,8 +396,9 @@ impl Merge {
                 Some(ty) => leaves.push((leaf.spec, ty)),
                 None if self.is_data() => return Err(self.only_nulls(&leaf.spec.name, files)),
                 None => {
-                    note(&mut self.notes, format!("column `{}` is left out: it is null in every row", leaf.spec.name));
-                    out.left_out.push((leaf.spec.name, "it is null in every row".to_owned()));
+                    let why = self.nothing(files);
+                    note(&mut self.notes, format!("column `{}` is left out: {why}", leaf.spec.name));
+                    out.left_out.push((leaf.spec.name, why.to_owned()));
                 }
             }
         }
@@ -446,13 +447,25 @@ impl Merge {
         out.columns.push(UnifiedColumn { name: self.name, source: self.source, role: self.role, leaves, missing_in });
     }
 
+    /// What a column of which no value was seen has in its rows.
+    fn nothing(&self, files: &[Arc<InputFile>]) -> &'static str {
+        let field = |i: &usize| files[*i].field(&self.source);
+        let lists = self.files.iter().any(|i| field(i).is_some_and(|(_, f)| has_lists(f.data_type())));
+        if lists { "it is null or an empty list in every row" } else { "it is null in every row" }
+    }
+
     fn only_nulls(&self, name: &str, files: &[Arc<InputFile>]) -> Error {
         let e = if files.iter().all(|f| f.rows() == 0) {
             Error::usage("the input holds no rows, so the shape of the column is unknown")
         } else {
             match self.first.as_ref() {
                 Some((_, found)) if self.leaves.is_empty() => Error::usage(format!("found {found}, expected values")),
-                _ => Error::usage("the column is null in every row, expected values"),
+                _ => Error::usage(format!("{}, expected values", self.nothing(files).replacen("it", "the column", 1)))
+                    .hint(format!(
+                        "if another column has them, name that: `[input] columns = {{ {} = \"...\" }}`; if none has, the \
+                         recorder wrote none",
+                        column::root(name)
+                    )),
             }
         };
         match self.files.as_slice() {
@@ -464,5 +477,15 @@ impl Merge {
     fn leave_out(&self, why: &str, out: &mut Unified) {
         note(&mut out.notes, format!("column `{}` is left out: {why}", self.source));
         out.left_out.push((self.name.clone(), why.to_owned()));
+    }
+}
+
+/// Whether values of a type are lists of any length, or have such.
+fn has_lists(ty: &DataType) -> bool {
+    match ty {
+        DataType::List(_) | DataType::LargeList(_) | DataType::ListView(_) | DataType::LargeListView(_) => true,
+        DataType::FixedSizeList(of, _) => has_lists(of.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|f| has_lists(f.data_type())),
+        _ => false,
     }
 }

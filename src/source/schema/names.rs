@@ -51,19 +51,11 @@ pub(super) fn canonical(
     notes: &mut IndexSet<String>,
 ) -> Result<Vec<Named>> {
     let place = |e: Error| e.file(file.name.clone());
-    for (ours, theirs) in rename {
-        let is_there = |f: &FieldRef| f.name() == theirs || column::is_under(f.name(), theirs);
-        if !fields.iter().any(is_there) {
-            let e = Error::usage(format!(
-                "`[input] columns` maps {ours} to {theirs:?}, which is not there: found the columns {}",
-                list(fields)
-            ));
-            let near = closest(theirs, fields.iter().map(|f| f.name().as_str()));
-            return Err(place(match near {
-                Some(near) => e.hint(format!("did you mean {near:?}?")),
-                None => e,
-            }));
-        }
+    let is_there = |name: &str| fields.iter().any(|f| f.name() == name || column::is_under(f.name(), name));
+    let wrong: Vec<(&str, &str)> =
+        rename.iter().map(|(ours, theirs)| (ours.as_str(), theirs.as_str())).filter(|(_, t)| !is_there(t)).collect();
+    if !wrong.is_empty() {
+        return Err(place(not_there(&wrong, fields, is_there)));
     }
     for (ours, theirs) in rename {
         let taken = NEEDED.contains(&theirs.as_str()) && !NEEDED.contains(&ours.as_str());
@@ -114,6 +106,37 @@ pub(super) fn canonical(
     Ok(out)
 }
 
+/// The error about names of the job that no column of the file has: all of them.
+fn not_there(wrong: &[(&str, &str)], fields: &Fields, is_there: impl Fn(&str) -> bool) -> Error {
+    let maps: Vec<String> = wrong.iter().map(|(ours, theirs)| format!("{ours} to {theirs:?}")).collect();
+    let are = if wrong.len() == 1 { "is" } else { "are" };
+    let e = Error::usage(format!(
+        "`[input] columns` maps {}, which {are} not there: found the columns {}",
+        maps.join(", "),
+        list(fields)
+    ));
+    let known = |name: &str| ELSEWHERE.iter().any(|(ours, _)| *ours == column::root(name));
+    let (reversed, others): (Vec<_>, Vec<_>) =
+        wrong.iter().copied().partition(|(ours, theirs)| is_there(ours) && known(theirs));
+    let near = |theirs: &str| closest(theirs, fields.iter().map(|f| f.name().as_str()));
+    let mut hints = Vec::new();
+    if !reversed.is_empty() {
+        let map: Vec<String> = reversed.iter().map(|(theirs, ours)| format!("{ours} = {theirs:?}")).collect();
+        hints.push(format!("gristmill's name stands on the left: `columns = {{ {} }}`", map.join(", ")));
+    }
+    match wrong {
+        [(_, theirs)] if reversed.is_empty() => hints.extend(near(theirs).map(|near| format!("did you mean {near:?}?"))),
+        _ => {
+            let meant: Vec<String> =
+                others.iter().filter_map(|(ours, theirs)| Some(format!("{ours} = {:?}", near(theirs)?))).collect();
+            if !meant.is_empty() {
+                hints.push(format!("did you mean {}?", meant.join(", ")));
+            }
+        }
+    }
+    if hints.is_empty() { e } else { e.hint(hints.join("; ")) }
+}
+
 fn is_pandas_index(name: &str) -> bool {
     name.strip_prefix("__index_level_")
         .and_then(|rest| rest.strip_suffix("__"))
@@ -135,7 +158,11 @@ pub(super) fn check_needed(
     }
     let plural = if missing.len() == 1 { "column" } else { "columns" };
     let found = if fields.is_empty() { "no column".to_owned() } else { format!("the columns {}", list(fields)) };
-    let e = Error::usage(format!("missing {plural} {}: found {found}", missing.join(", "))).file(file.name.clone());
+    // A column may be there, and be another of ours by the job's word.
+    let taken = missing.iter().filter_map(|name| Some((name, rename.iter().find(|(_, theirs)| theirs == name)?.0)));
+    let taken: String = taken.map(|(name, ours)| format!(", of which `[input] columns` takes {name} as {ours}")).collect();
+    let e = Error::usage(format!("missing {plural} {}: found {found}{taken}", missing.join(", ")));
+    let e = e.file(file.name.clone());
     // What else is absent and has a likely candidate belongs in the same line of the job.
     let map: Vec<String> = ELSEWHERE
         .iter()
@@ -146,18 +173,31 @@ pub(super) fn check_needed(
         })
         .collect();
     let map = map.join(", ");
+    // Many a log says with one word that an episode ended, however it did.
+    let ambiguous = [column::TERMINATEDS, column::TRUNCATEDS].into_iter().find_map(|ours| {
+        let absent = !named.iter().any(|n| column::is_under(&n.name, ours));
+        let theirs = candidate(ours, named).filter(|name| absent && is_ambiguous(name))?;
+        Some(format!("; {ours} = \"{theirs}\" only if that is what it is: `{theirs}` may mean terminated, truncated, or either"))
+    });
+    let ambiguous = ambiguous.unwrap_or_default();
     Err(e.hint(if rename.is_empty() {
-        format!("say in the job file, under [input], which column is which: `columns = {{ {map} }}`")
+        format!("say in the job, under [input], which column is which: `columns = {{ {map} }}`{ambiguous}")
     } else {
-        format!("`[input] columns` needs this, too: {map}")
+        format!("`[input] columns` needs this, too: {map}{ambiguous}")
     }))
+}
+
+/// Whether a name says that an episode ended, and not how.
+fn is_ambiguous(name: &str) -> bool {
+    ["done", "dones"].iter().any(|word| name.eq_ignore_ascii_case(word))
 }
 
 /// A column that is probably ours under another tool's name.
 fn candidate<'a>(ours: &str, named: &'a [Named]) -> Option<&'a str> {
     let (_, theirs) = ELSEWHERE.iter().find(|(name, _)| *name == ours)?;
-    theirs.iter().find_map(|wanted| {
-        named.iter().find_map(|n| {
+    // Our own name may be written in other cases. What the job maps already is not to be had.
+    std::iter::once(&ours).chain(*theirs).find_map(|wanted| {
+        named.iter().filter(|n| n.name == n.source).find_map(|n| {
             // LeRobot writes `observation.state`; whole columns only, but flat leaves share a root.
             let (whole, root) = (n.source.as_str(), column::root(&n.source));
             if whole.eq_ignore_ascii_case(wanted) {

@@ -11,7 +11,7 @@ use crate::error::{Error, visible};
 use crate::source::index::Index;
 use crate::source::ingest::{ONE_SHAPE, ONE_SHAPE_A_MODULE};
 use crate::source::resolve;
-use crate::source::schema::Role;
+use crate::source::schema::{Role, agents_column};
 
 const TRAILING_ROW: &str = "record one more row an episode with the last observation and a null action";
 
@@ -92,12 +92,7 @@ impl StepsSource {
 
     /// How to say that rows are of several agents, where a column looks like it.
     fn agents_column(&self) -> Option<String> {
-        let theirs = self.shape.unified.alike.get(column::AGENT_ID)?;
-        Some(format!(
-            "if `{}` says which agent's a row is, `[input] columns = {{ {} = {theirs:?} }}` tells agents apart",
-            visible(theirs),
-            column::AGENT_ID
-        ))
+        agents_column(&self.shape.unified.alike)
     }
 
     /// What to do about agents whose rows have several shapes.
