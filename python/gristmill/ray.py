@@ -35,7 +35,7 @@ from ray.exceptions import RayTaskError
 
 from gristmill import _gristmill
 from gristmill._progress import Show
-from gristmill.job import Job, _path, _paths, _showing, _size
+from gristmill.job import Job, _path, _paths, _showing, _size, _threads
 from gristmill.pieces import Piece
 from gristmill.report import Report
 
@@ -87,6 +87,7 @@ def run(
     """
     job = job if isinstance(job, Job) else Job(job)
     pieces = job._pieces
+    _threads(threads)
     if not ray.is_initialized():
         ray.init()
     limit = _size(memory_limit)

@@ -201,6 +201,8 @@ def job_from_config(
         UsageError: If the config has something that no job can say: a custom piece that gristmill does not have, a policy
             mapping function, an algorithm without an offline pipeline.
     """
+    from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
     if not isinstance(config, AlgorithmConfig):
         what = f"the class {config.__name__}" if isinstance(config, type) else type(config).__name__
         raise TypeError(

@@ -69,6 +69,24 @@ impl GeneralAdvantageEstimation {
         let default = Self::default();
         Self { gamma: gamma.unwrap_or(default.gamma), lambda_: lambda_.unwrap_or(default.lambda_), ..default }
     }
+
+    /// What to do about a column that the batch lacks. An algorithm's pipeline takes `vf_preds` and no other name, so the
+    /// job's columns must have it; whoever named another can name one again.
+    fn missing(&self, name: &str, there: &[&str]) -> String {
+        let is_named = self.values != vf_preds();
+        match closest(name, there.iter().copied()) {
+            _ if name != self.values => "a piece before it must add the column, as RLlib's default ones do".to_owned(),
+            Some(near) if is_named => format!("did you mean values = {near:?}?"),
+            Some(near) => format!("did you mean {near:?}? `[input] columns = {{ {name} = {near:?} }}` says so"),
+            None => {
+                let way = if is_named { "`values`, or " } else { "" };
+                format!(
+                    "value predictions must be recorded as an extra model output, and {way}`[input] columns = {{ {name} = \
+                     \"...\" }}` names their column"
+                )
+            }
+        }
+    }
 }
 
 impl Piece for GeneralAdvantageEstimation {
@@ -306,14 +324,7 @@ impl Connector for GeneralAdvantageEstimation {
                         there.join(", ")
                     ))
                     .column(name)
-                    .hint(match closest(name, there.iter().copied()).filter(|_| name == self.values) {
-                        Some(near) => format!("did you mean {near:?}? `[input] columns = {{ {name} = {near:?} }}` says so"),
-                        None if name == self.values => format!(
-                            "value predictions must be recorded as an extra model output, and \
-                             `[input] columns = {{ {name} = \"...\" }}` names their column"
-                        ),
-                        None => "the pieces before it must add the column, as RLlib's default ones do".to_owned(),
-                    }));
+                    .hint(self.missing(name, &there)));
                 }
             }
         }

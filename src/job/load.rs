@@ -57,8 +57,7 @@ impl Job {
         let is_yaml = path.extension().is_some_and(|e| ["yaml", "yml"].iter().any(|y| e.eq_ignore_ascii_case(y)));
         let source = if is_json { Source::json(&text, &name) } else { Source::toml(&text, &name) };
         let no_yaml = |e: Error| e.hint("a job is TOML, or JSON if its name ends in .json: YAML is not read");
-        let source = source
-            .map_err(|errors| if is_yaml { errors.into_iter().map(no_yaml).collect() } else { errors });
+        let source = source.map_err(|errors| if is_yaml { errors.into_iter().map(no_yaml).collect() } else { errors });
         source.and_then(|s| s.job(path.parent().unwrap_or_else(|| Path::new("")), overrides))
     }
 

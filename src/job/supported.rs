@@ -7,14 +7,12 @@ use crate::error::Error;
 /// One error for each thing that the job asks for and that is not built yet.
 #[must_use]
 pub fn check_supported(job: &Job) -> Vec<Error> {
-    [
-        (
-            job.input.spaces.actions.is_some(),
-            "input.spaces.actions",
-            "using a declared action space",
-            "leave it out: no connector needs it yet",
-        ),
-    ]
+    [(
+        job.input.spaces.actions.is_some(),
+        "input.spaces.actions",
+        "using a declared action space",
+        "leave it out: no connector needs it yet",
+    )]
     .into_iter()
     .filter(|(asked, ..)| *asked)
     .map(|(_, key, what, hint)| Error::usage(format!("{what} is not built yet")).job_key(key).hint(hint))

@@ -128,10 +128,10 @@ impl Indexed {
         let dropped = index.oddities.dropped_unfinished_episodes;
         if dropped > 0 && index.entries.is_empty() {
             let what = format!("`unfinished = \"drop\"` leaves none of {} episodes", index.episode_ids);
-            return Err(Error::data(what)
-                .job_key("input.unfinished")
-                .hint("none of them ends terminated or truncated: \"keep\" or \"truncate\" takes them; or name the columns \
-                       that say so, `[input] columns = { terminateds = \"...\", truncateds = \"...\" }`"));
+            return Err(Error::data(what).job_key("input.unfinished").hint(
+                "none of them ends terminated or truncated: \"keep\" or \"truncate\" takes them; or name the columns \
+                       that say so, `[input] columns = { terminateds = \"...\", truncateds = \"...\" }`",
+            ));
         }
         progress.end();
         let input_files = files

@@ -34,7 +34,7 @@ pub use durable::Durable;
 pub use file::Unsynced;
 pub use journal::{Finished, Intent, IntentFile, Journal};
 pub use names::{MANIFEST, ModuleDir, QUARANTINE, RUN, UNFINISHED, check_folder, folder_name, shard_name};
-pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};
 pub use near::{Near, near};
+pub use schema::{ColumnData, ColumnType, RowGroupData, ShardSchema, row_group_rows};
 pub use shard::{EncodedRowGroup, Encoder, ShardInfo, ShardWriter};
 pub use texts::LongTexts;

@@ -52,7 +52,8 @@ fn inside(directory: &Path) -> Option<Near> {
             absolute.strip_prefix(ancestor).ok()?.components().map(|c| c.as_os_str().to_str()).collect();
         // A link's parent is elsewhere than its target's.
         let is_it = fs::canonicalize(&root).is_ok_and(|found| found == ancestor);
-        if let Some(modules) = names.and_then(|names| modules_in(ancestor, &names.join("/"))).filter(|m| !m.is_empty()) {
+        if let Some(modules) = names.and_then(|names| modules_in(ancestor, &names.join("/"))).filter(|m| !m.is_empty())
+        {
             return Some(Near::Inside { root: if is_it { root } else { ancestor.to_owned() }, modules });
         }
     }

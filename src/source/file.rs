@@ -393,7 +393,8 @@ fn recognise(file: &mut File, bytes: u64) -> Result<FileFormat> {
         _ if found == "text" => Some("read_csv"),
         _ => None,
     };
-    let own = "give only the recording's own files: a folder is searched for them, a glob can pick them (`logs/*.parquet`)";
+    let own =
+        "give only the recording's own files: a folder is searched for them, a glob can pick them (`logs/*.parquet`)";
     Err(Error::usage(format!("found {found}, expected Parquet or Arrow IPC")).hint(match reader {
         Some(reader) => format!(
             "if this is the recording, write it as Parquet first, with polars for example: \

@@ -116,7 +116,7 @@ fn missing_columns_list_what_is_there() {
         &[
             "missing columns obs, rewards: found the columns eps_id, t, actions, terminateds, truncateds, observation",
             "at: file in/a.parquet",
-            "hint: say in the job file, under [input], which column is which: `columns = { obs = \"observation\", rewards = \"...\" }`",
+            "hint: say in the job, under [input], which column is which: `columns = { obs = \"observation\", rewards = \"...\" }`",
         ],
     );
 }

@@ -238,13 +238,16 @@ fn a_data_set_is_near() {
     let job = "[output]\nsplit = { train = 0.5, val = 0.5 }\n";
     let output = to(job, "logs/shards");
     assert!(output.status.success(), "{}", stderr(&output));
-    fs::copy(work.input("part-00000.parquet"), work.path().join("logs/log.parquet")).unwrap();
+    fs::copy(work.input("a.parquet"), work.path().join("logs/log.parquet")).unwrap();
     let found = report(&work, &["logs"]);
     assert!(!found["problems"].to_string().contains("no manifest.json"), "{found}");
     for (folder, hint) in [
         ("logs", "hint: the data set is in logs/shards\n"),
         (".", "hint: the data set is in ./logs/shards\n"),
-        ("logs/shards/train", "hint: this is a folder of the data set logs/shards: open that, module \"train/default_policy\""),
+        (
+            "logs/shards/train",
+            "hint: this is a folder of the data set logs/shards: open that, module \"train/default_policy\"",
+        ),
         ("logs/shards/val/default_policy", "the data set logs/shards: open that, module \"val/default_policy\""),
     ] {
         contains(&stderr(&gristmill(&["verify", folder], work.path())), &["found no manifest.json", hint]);

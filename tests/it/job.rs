@@ -86,10 +86,7 @@ fn syntax_errors_name_line_and_column() {
 
 #[test]
 fn what_is_not_built_is_refused_by_name() {
-    let told = told(
-        "job.toml",
-        "[input]\npaths = [\"x\"]\n[input.spaces]\nactions = { type = \"discrete\", n = 2 }\n",
-    );
+    let told = told("job.toml", "[input]\npaths = [\"x\"]\n[input.spaces]\nactions = { type = \"discrete\", n = 2 }\n");
     let actions = "error: using a declared action space is not built yet\n  at: job key `input.spaces.actions`";
     assert!(told.contains(actions), "{told}");
 }

@@ -4,10 +4,11 @@ use std::fs;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, ListArray, NullArray};
-use arrow::datatypes::{Float32Type, Float64Type};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Float32Type};
 
 use crate::cli::{gristmill, stderr, stdout};
-use crate::support::{Columns, Work, bools, contains, lists, steps, texts, with, without};
+use crate::support::{Columns, Work, bools, contains, lists, obs, steps, texts, with, without};
 
 /// [`steps`] with columns under other names.
 fn renamed(names: &[(&'static str, &'static str)]) -> Columns {
@@ -71,44 +72,54 @@ fn our_names_in_other_cases() {
 fn a_proposal_that_may_be_wrong_says_so() {
     for done in ["done", "Done", "dones"] {
         let columns = with(without(steps(), &["terminateds", "truncateds", "obs"]), done, bools(&[false; 6]));
-        let word = format!("terminateds = \"{done}\" only if that is what it is: `{done}` may mean terminated, truncated");
+        let word =
+            format!("terminateds = \"{done}\" only if that is what it is: `{done}` may mean terminated, truncated");
         refused(columns, "", 2, &[&format!("terminateds = \"{done}\" }}`; "), &word]);
     }
-    let told = refused(without(renamed(&[("terminateds", "terminal")]), &["obs"]), "", 2, &["terminateds = \"terminal\""]);
+    let told =
+        refused(without(renamed(&[("terminateds", "terminal")]), &["obs"]), "", 2, &["terminateds = \"terminal\""]);
     assert!(!told.contains("only if"), "{told}");
 }
 
 #[test]
 fn agents_that_the_job_does_not_name() {
-    let obs = ListArray::from_iter_primitive::<Float32Type, _, _>((0..6).map(|i| Some(vec![Some(0.0); 2 + 2 * (i / 3)])));
+    let obs =
+        ListArray::from_iter_primitive::<Float32Type, _, _>((0..6).map(|i| Some(vec![Some(0.0); 2 + 2 * (i / 3)])));
     let columns = with(steps(), "obs", Arc::new(obs));
     let columns = with(columns, "agent", texts(&["a", "a", "a", "b", "b", "b"]));
     refused(
         columns,
         "",
         1,
-        &["if `agent` says which agent's a row is, `[input] columns = { agent_id = \"agent\" }`", "; else pad the rows"],
+        &[
+            "if `agent` says which agent's a row is, `[input] columns = { agent_id = \"agent\" }`",
+            "; else pad the rows",
+        ],
     );
 }
 
 #[test]
 fn columns_without_a_value() {
-    let empty = ListArray::from_iter_primitive::<Float64Type, _, _>((0..6).map(|_| Some(Vec::new())));
+    // As polars and pandas write lists of which none has an element.
+    let item = Arc::new(Field::new("item", DataType::Null, true));
+    let empty = ListArray::new(item, OffsetBuffer::from_lengths([0; 6]), Arc::new(NullArray::new(0)), None);
     let other = "hint: if another column has them, name that: `[input] columns = { obs = \"...\" }`";
-    let told = "the column is null or an empty list in every row, expected values";
+    let told = "the column holds only nulls and empty lists, expected values";
     refused(with(steps(), "obs", Arc::new(empty.clone())), "", 2, &[told, other]);
     let null: ArrayRef = Arc::new(NullArray::new(6));
     refused(with(steps(), "obs", null), "", 2, &["the column is null in every row, expected values", other]);
     let work = Work::of(with(steps(), "more", Arc::new(empty)));
-    contains(&work.manifest()["notes"].to_string(), &["it is null or an empty list in every row"]);
+    contains(&work.manifest()["notes"].to_string(), &["it holds only nulls and empty lists"]);
     let work = Work::of(with(steps(), "more", lists(&[None; 6])));
-    contains(&work.manifest()["notes"].to_string(), &["column `more` is left out: it is null"]);
+    contains(&work.manifest()["notes"].to_string(), &["column `more` is left out: it is null in every row"]);
 }
 
 #[test]
 fn text_files_are_written_as_parquet_first() {
     let work = Work::new();
-    for (text, reader) in [("{\"obs\": 1}\n", "pl.read_ndjson("), ("[{}]", "pl.read_json("), ("obs,t\n1,2\n", "pl.read_csv(")] {
+    for (text, reader) in
+        [("{\"obs\": 1}\n", "pl.read_ndjson("), ("[{}]", "pl.read_json("), ("obs,t\n1,2\n", "pl.read_csv(")]
+    {
         fs::write(work.path().join("x.txt"), text).unwrap();
         let told = stderr(&gristmill(&["convert", "--input", "x.txt", "--output", "out"], work.path()));
         contains(&told, &["expected Parquet or Arrow IPC", "write it as Parquet first", reader, ".write_parquet("]);
@@ -123,7 +134,11 @@ fn a_job_that_leaves_nothing() {
         open(),
         "unfinished = 'drop'",
         1,
-        &["`unfinished = \"drop\"` leaves none of 2 episodes", "job key `input.unfinished`", "\"keep\" or \"truncate\""],
+        &[
+            "`unfinished = \"drop\"` leaves none of 2 episodes",
+            "job key `input.unfinished`",
+            "\"keep\" or \"truncate\"",
+        ],
     );
     let work = Work::of(open());
     let output = work.convert_job("[input]\nunfinished = 'truncate'\n", &[]);
@@ -138,20 +153,30 @@ fn what_is_quarantined_is_kept_and_said_to_be() {
         fs::write(work.path().join("job.toml"), format!("[input]\non_bad_episode = '{how}'\n")).unwrap();
         stdout(&gristmill(&["convert", "job.toml", "--input", "in", "--output", output], work.path()))
     };
-    contains(&told("quarantine", "q"), &["was left out, as the job says; what could be read of them is kept in quarantine/"]);
+    contains(
+        &told("quarantine", "q"),
+        &["was left out, as the job says; what could be read of them is kept in quarantine/"],
+    );
     assert!(work.path().join("q/quarantine").is_dir());
     assert!(!told("skip", "s").contains("quarantine"));
 }
 
 #[test]
 fn jobs_that_are_nearly_toml() {
-    let work = Work::of(steps());
+    let work = Work::of(with(steps(), "new_obs", obs(1, 7)));
     let told = |name: &str, text: &str| {
         fs::write(work.path().join(name), text).unwrap();
         stderr(&gristmill(&["plan", name, "--input", "in"], work.path()))
     };
-    contains(&told("a.toml", "[learner.connectors]\ntype = 'FrameStacking'\n"), &["double brackets: [[learner.connectors]]"]);
+    contains(
+        &told("a.toml", "[learner.connectors]\ntype = 'FrameStacking'\n"),
+        &["double brackets: [[learner.connectors]]"],
+    );
     contains(&told("a.yaml", "version: 1\n"), &["YAML is not read"]);
     let marwil = told("m.toml", "[learner]\nalgorithm = 'MARWIL'\n");
     contains(&marwil, &["needs the column `vf_preds`", "`[input] columns = { vf_preds = \"...\" }`"]);
+    // A connector is told by its number in the job, too: the pipeline has RLlib's own around it.
+    let gae = "[[learner.connectors]]\ntype = 'GeneralAdvantageEstimation'\ngamma = 0.9\nlambda_ = 1.0\n";
+    let own = format!("[[learner.connectors]]\ntype = 'AddColumnsFromEpisodesToTrainBatch'\n{gae}");
+    contains(&told("g.toml", &own), &["job key `learner.connectors[1]`, connector 1 (GeneralAdvantageEstimation)"]);
 }

@@ -60,6 +60,11 @@ def test_tensors_share_memory_and_may_be_written(shards):
     gristmill.torch.tensors(view)["obs"].zero_()
     assert view["obs"].any()
     assert "eps_id" not in gristmill.torch.tensors(module.take([0], ["eps_id", "obs"]))
+    for no_batch in [module, gristmill.open(shards())]:
+        with pytest.raises(TypeError, match=r"expected a batch: \{column: array\}\n  hint: \.read\(\)"):
+            gristmill.torch.tensors(no_batch)
+    with pytest.raises(TypeError, match=r"pass the batch of one module: batch\['default_policy'\]"):
+        gristmill.torch.tensors({"default_policy": batch})
 
 
 @needs("torch")

@@ -337,3 +337,28 @@ def test_a_module_without_rows(shards, tmp_path):
     assert module.read()["obs"].shape == (0, 4) and list(module.batches(batch_size=3)) == []
     table = pa.table(module)
     assert table.num_rows == 0 and table.schema.equals(pa.table(gristmill.open(shards()).module()).schema)
+
+
+def test_a_module_of_a_split_data_set_is_named_with_its_part(tmp_path):
+    job = Job(ROOT / "datasets" / "cartpole-columns" / "job.toml", output={"split": {"val": 0.2, "train": 0.8}})
+    job.run(output=tmp_path / "cp", progress=False)
+    data = gristmill.open(tmp_path / "cp")
+    both = "'train/default_policy' or 'val/default_policy'"
+    for name in ["default_policy", "default_polic"]:
+        with pytest.raises(errors.UnknownNameError) as told:
+            data.module(name)
+        assert told.value.hint == f"the data set is split: name the part, too, {both}"
+    with pytest.raises(errors.UnknownNameError, match="did you mean 'val/default_policy'?"):
+        data.module("vall/default_policy")
+    with pytest.raises(errors.MissingFileError, match="this is a folder of the data set .*cp: open that, module \"train/def"):
+        gristmill.open(tmp_path / "cp" / "train")
+    with pytest.raises(errors.MissingFileError, match="the data set is in .*cp"):
+        gristmill.open(tmp_path)
+
+
+def test_columns_are_read_and_not_indexed(shards):
+    module = gristmill.open(shards()).module()
+    with pytest.raises(TypeError, match=r"hint: a column as a whole is \.read\(\)\['obs'\]"):
+        module["obs"]
+    with pytest.raises(errors.UnknownNameError, match="did you mean 'obs'"):
+        module["obbs"]

@@ -310,3 +310,20 @@ def test_a_piece_s_mistake_has_its_place():
     """RLlib's FrameStacking is for images; this one stacks whatever it gets, so the mistake is in its option."""
     with pytest.raises(errors.UsageError, match=r"learner.connectors\[0\]"):
         Job(learner=sections.Learner(connectors=[FrameStacking(num_frames=0)])).compile(STEPS)
+
+
+def test_no_threads_are_refused(tmp_path):
+    for threads in [0, -1]:
+        with pytest.raises(errors.UsageError, match="expected a whole number of at least 1"):
+            Job().compile(STEPS, threads=threads)
+        with pytest.raises(errors.UsageError, match="expected a whole number of at least 1"):
+            Job(input=str(tmp_path)).run(threads=threads)
+
+
+def test_a_job_in_python_is_not_called_a_file():
+    with pytest.raises(errors.UsageError) as told:
+        Job().compile({"episode": STEPS["eps_id"], **{k: v for k, v in STEPS.items() if k != "eps_id"}})
+    assert 'under [input], which column is which: `columns = { eps_id = "episode" }`' in told.value.hint
+    assert "file" not in told.value.hint
+    with pytest.raises(errors.MissingFileError, match="without a job file"):
+        Job(input="no-such-folder/x.parquet").plan()

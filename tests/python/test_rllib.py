@@ -259,3 +259,9 @@ def test_learners_of_their_own_processes(shards):
     losses = [algorithm.train()["learners"]["default_policy"]["total_loss"] for _ in range(3)]
     algorithm.stop()
     assert np.isfinite(losses).all()
+
+
+def test_a_job_needs_a_config():
+    for wrong, what in [({"algorithm": "BC"}, "found dict"), (BCConfig, "found the class BCConfig")]:
+        with pytest.raises(TypeError, match=f"{what}, expected an AlgorithmConfig"):
+            gristmill.rllib.job_from_config(wrong)

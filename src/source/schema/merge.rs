@@ -450,8 +450,8 @@ impl Merge {
     /// What a column of which no value was seen has in its rows.
     fn nothing(&self, files: &[Arc<InputFile>]) -> &'static str {
         let field = |i: &usize| files[*i].field(&self.source);
-        let lists = self.files.iter().any(|i| field(i).is_some_and(|(_, f)| has_lists(f.data_type())));
-        if lists { "it is null or an empty list in every row" } else { "it is null in every row" }
+        let lists = self.files.iter().any(|i| field(i).is_some_and(|(_, f)| has_empty_lists(f.data_type())));
+        if lists { "it holds only nulls and empty lists" } else { "it is null in every row" }
     }
 
     fn only_nulls(&self, name: &str, files: &[Arc<InputFile>]) -> Error {
@@ -480,12 +480,14 @@ impl Merge {
     }
 }
 
-/// Whether values of a type are lists of any length, or have such.
-fn has_lists(ty: &DataType) -> bool {
+/// Whether values of a type are lists that can only be empty (or of nulls), or have such.
+fn has_empty_lists(ty: &DataType) -> bool {
     match ty {
-        DataType::List(_) | DataType::LargeList(_) | DataType::ListView(_) | DataType::LargeListView(_) => true,
-        DataType::FixedSizeList(of, _) => has_lists(of.data_type()),
-        DataType::Struct(fields) => fields.iter().any(|f| has_lists(f.data_type())),
+        DataType::List(of) | DataType::LargeList(of) | DataType::ListView(of) | DataType::LargeListView(of) => {
+            of.data_type() == &DataType::Null || has_empty_lists(of.data_type())
+        }
+        DataType::FixedSizeList(of, _) => has_empty_lists(of.data_type()),
+        DataType::Struct(fields) => fields.iter().any(|f| has_empty_lists(f.data_type())),
         _ => false,
     }
 }

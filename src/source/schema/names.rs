@@ -125,7 +125,9 @@ fn not_there(wrong: &[(&str, &str)], fields: &Fields, is_there: impl Fn(&str) ->
         hints.push(format!("gristmill's name stands on the left: `columns = {{ {} }}`", map.join(", ")));
     }
     match wrong {
-        [(_, theirs)] if reversed.is_empty() => hints.extend(near(theirs).map(|near| format!("did you mean {near:?}?"))),
+        [(_, theirs)] if reversed.is_empty() => {
+            hints.extend(near(theirs).map(|near| format!("did you mean {near:?}?")))
+        }
         _ => {
             let meant: Vec<String> =
                 others.iter().filter_map(|(ours, theirs)| Some(format!("{ours} = {:?}", near(theirs)?))).collect();
@@ -160,7 +162,8 @@ pub(super) fn check_needed(
     let found = if fields.is_empty() { "no column".to_owned() } else { format!("the columns {}", list(fields)) };
     // A column may be there, and be another of ours by the job's word.
     let taken = missing.iter().filter_map(|name| Some((name, rename.iter().find(|(_, theirs)| theirs == name)?.0)));
-    let taken: String = taken.map(|(name, ours)| format!(", of which `[input] columns` takes {name} as {ours}")).collect();
+    let taken: String =
+        taken.map(|(name, ours)| format!(", of which `[input] columns` takes {name} as {ours}")).collect();
     let e = Error::usage(format!("missing {plural} {}: found {found}{taken}", missing.join(", ")));
     let e = e.file(file.name.clone());
     // What else is absent and has a likely candidate belongs in the same line of the job.
@@ -177,7 +180,9 @@ pub(super) fn check_needed(
     let ambiguous = [column::TERMINATEDS, column::TRUNCATEDS].into_iter().find_map(|ours| {
         let absent = !named.iter().any(|n| column::is_under(&n.name, ours));
         let theirs = candidate(ours, named).filter(|name| absent && is_ambiguous(name))?;
-        Some(format!("; {ours} = \"{theirs}\" only if that is what it is: `{theirs}` may mean terminated, truncated, or either"))
+        Some(format!(
+            "; {ours} = \"{theirs}\" only if that is what it is: `{theirs}` may mean terminated, truncated, or either"
+        ))
     });
     let ambiguous = ambiguous.unwrap_or_default();
     Err(e.hint(if rename.is_empty() {

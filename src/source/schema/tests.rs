@@ -176,7 +176,7 @@ fn columns_that_may_be_all_null_or_missing() {
     assert!(found.notes.iter().any(|n| n.contains("`obs` is all null in d.parquet")), "{:?}", found.notes);
     assert!(found.notes.iter().any(|n| n.contains("`env_t` is in c.parquet and not in a.parquet and others")));
     assert!(refused(&[with("obs", null())]).contains("null in every row"));
-    assert!(refused(&[with("obs", list(&[None, None]))]).contains("null or an empty list in every row"));
+    assert!(refused(&[with("obs", list(&[None, None]))]).contains("null in every row"));
     assert!(refused(&[with("eps_id", null())]).contains("null in every row"));
 }
 
