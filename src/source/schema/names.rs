@@ -126,7 +126,7 @@ fn not_there(wrong: &[(&str, &str)], fields: &Fields, is_there: impl Fn(&str) ->
     }
     match wrong {
         [(_, theirs)] if reversed.is_empty() => {
-            hints.extend(near(theirs).map(|near| format!("did you mean {near:?}?")))
+            hints.extend(near(theirs).map(|near| format!("did you mean {near:?}?")));
         }
         _ => {
             let meant: Vec<String> =
@@ -161,9 +161,11 @@ pub(super) fn check_needed(
     let plural = if missing.len() == 1 { "column" } else { "columns" };
     let found = if fields.is_empty() { "no column".to_owned() } else { format!("the columns {}", list(fields)) };
     // A column may be there, and be another of ours by the job's word.
-    let taken = missing.iter().filter_map(|name| Some((name, rename.iter().find(|(_, theirs)| theirs == name)?.0)));
-    let taken: String =
-        taken.map(|(name, ours)| format!(", of which `[input] columns` takes {name} as {ours}")).collect();
+    let taken_as = |name: &&str| {
+        let (ours, _) = rename.iter().find(|(_, theirs)| theirs == name)?;
+        Some(format!(", of which `[input] columns` takes {name} as {ours}"))
+    };
+    let taken = missing.iter().filter_map(taken_as).collect::<Vec<_>>().concat();
     let e = Error::usage(format!("missing {plural} {}: found {found}{taken}", missing.join(", ")));
     let e = e.file(file.name.clone());
     // What else is absent and has a likely candidate belongs in the same line of the job.
