@@ -8,7 +8,7 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Float32Type};
 
 use crate::cli::{gristmill, stderr, stdout};
-use crate::support::{Columns, Work, bools, contains, lists, obs, steps, texts, with, without};
+use crate::support::{Columns, Work, bools, contains, i64s, lists, obs, steps, texts, with, without};
 
 /// [`steps`] with columns under other names.
 fn renamed(names: &[(&'static str, &'static str)]) -> Columns {
@@ -87,15 +87,12 @@ fn agents_that_the_job_does_not_name() {
         ListArray::from_iter_primitive::<Float32Type, _, _>((0..6).map(|i| Some(vec![Some(0.0); 2 + 2 * (i / 3)])));
     let columns = with(steps(), "obs", Arc::new(obs));
     let columns = with(columns, "agent", texts(&["a", "a", "a", "b", "b", "b"]));
-    refused(
-        columns,
-        "",
-        1,
-        &[
-            "if `agent` says which agent's a row is, `[input] columns = { agent_id = \"agent\" }`",
-            "; else pad the rows",
-        ],
-    );
+    let told =
+        ["if `agent` says which agent's a row is, `[input] columns = { agent_id = \"agent\" }`", "; else pad the rows"];
+    refused(columns.clone(), "", 1, &told);
+    // Both are at one time step of one episode, as they are for whoever looks at no agents.
+    let together = with(with(columns, "eps_id", texts(&["a"; 6])), "t", i64s(&[0, 1, 2, 0, 1, 2]));
+    refused(together, "", 1, &told);
 }
 
 #[test]

@@ -501,7 +501,8 @@ impl Source for StepsSource {
     fn index(&self, options: IndexOptions<'_>, progress: &dyn Progress) -> Result<Index> {
         let mut index = Index { layout: self.peek()?, ..Index::default() };
         let mut scanned = scan::scan(&self.rows, &self.scan, options.tolerant, options.memory, progress)?;
-        self.entries(&mut scanned, options, &mut index)?;
+        // Rows of one step are compared on the way, and so are those of agents that the job does not name.
+        self.entries(&mut scanned, options, &mut index).map_err(|e| self.advise(e, None))?;
         if index.steps_read == 0 && index.faults.is_empty() {
             let error = Error::usage("found null in every row, expected actions").column(ACTIONS);
             return Err(self
