@@ -44,7 +44,7 @@ stateful = true
     assert_eq!(
         told,
         "\
-error: found unknown key `pahts`, expected one of `paths`, `layout`, `columns`, `unfinished`, `duplicates`, `on_bad_episode`, `spaces`, `where`
+error: found unknown key `pahts`, expected one of `paths`, `layout`, `columns`, `ignore`, `unfinished`, `duplicates`, `on_bad_episode`, `spaces`, `where`
   at: job key `input.pahts`, file job.toml:4
   hint: did you mean `paths`?
 error: found the string \"rllib-column\", expected one of \"auto\", \"rllib-columns\", \"rllib-episodes\", \"steps\"
