@@ -87,6 +87,7 @@ pub(super) fn needs(
         waiting_groups: sizes.groups.min(all),
         group: sizes.largest.min(all),
         keepers: pipeline.keepers(modules) + usize::from(sizes.shuffled),
+        again: pipeline.ordered().next().is_some(),
     }
 }
 

@@ -205,7 +205,7 @@ fn what_only_data_show_exits_with_1() {
     let output = gristmill(&["convert", "job.toml"], dir.path());
     assert_eq!(output.status.code(), Some(1));
     let message = "error: the expression gives null, expected a value\n  \
-                   at: connector 0 (Expression), episode \"e1\", t 1, column `rewards`\n  \
+                   at: job key `learner.connectors[0]`, connector 0 (Expression), episode \"e1\", t 1, column `rewards`\n  \
                    hint: COALESCE(x, 0) puts a value in the place of null\n";
     assert!(stderr(&output).ends_with(message), "{}", stderr(&output));
     let dir = job("where = 'episode_length > 99'", "");
