@@ -9,6 +9,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use indexmap::IndexSet;
 use serde_json::{Value, json};
 
 /// The result of everything in this crate that can fail.
@@ -108,6 +109,16 @@ fn quoted(id: &str) -> String {
 #[must_use]
 pub fn visible(name: &str) -> String {
     name.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
+/// The first of some names, for a message.
+#[must_use]
+pub fn listed(names: &IndexSet<&str>) -> String {
+    const MOST: usize = 20;
+    let shown: Vec<String> = names.iter().take(MOST).map(|name| visible(name)).collect();
+    let more = names.len().saturating_sub(MOST);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }
 
 #[derive(Debug, Clone)]

@@ -3,12 +3,9 @@
 use indexmap::IndexSet;
 
 use crate::column::AGENT_ID;
-use crate::error::{closest, visible};
+use crate::error::{closest, listed};
 use crate::job::Job;
 use crate::source::index::Index;
-
-/// Names that are listed one by one.
-const LISTED: usize = 20;
 
 /// Settings of modules and rules for agents that no row goes by, a sentence each.
 pub(crate) fn unused(job: &Job, index: &Index) -> Vec<String> {
@@ -46,14 +43,6 @@ pub(crate) fn unused(job: &Job, index: &Index) -> Vec<String> {
 fn without_effect(what: &str, why: &str, near: Option<&str>) -> String {
     let near = near.map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
     format!("{what} has no effect: {why}{near}")
-}
-
-/// The first of some names.
-pub(crate) fn listed(names: &IndexSet<&str>) -> String {
-    let shown: Vec<String> = names.iter().take(LISTED).map(|name| visible(name)).collect();
-    let more = names.len() - shown.len();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
 }
 
 #[cfg(test)]

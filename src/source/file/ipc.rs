@@ -81,21 +81,15 @@ impl Footer {
         let schema = schema(footer.schema())?;
         let mut dictionaries = Vec::new();
         for block in footer.dictionaries().iter().flatten() {
-            let (offset, metadata_len, _) = extent(block, bytes)?;
-            let mut head = vec![0; metadata_len];
-            read_at(file, offset, &mut head)?;
-            dictionaries.push(Dictionary::new(*block, &message(&head)?)?);
+            dictionaries.push(Dictionary::new(*block, &message(&head(file, block, bytes)?)?)?);
         }
         let all = dictionaries.len();
         let batches: Vec<(Block, usize)> = footer.recordBatches().iter().flatten().map(|b| (*b, all)).collect();
         let mut row_groups = Vec::with_capacity(batches.len());
         let mut first_row = 0;
         for (block, _) in &batches {
-            let (offset, metadata_len, body_len) = extent(block, bytes)?;
-            let mut head = vec![0; metadata_len];
-            read_at(file, offset, &mut head)?;
-            let message = message(&head)?;
-            let rows = rows_of(&message)?;
+            let (_, _, body_len) = extent(block, bytes)?;
+            let rows = rows_of(&message(&head(file, block, bytes)?)?)?;
             row_groups.push(RowGroup { rows, first_row, bytes: body_len });
             first_row = first_row.saturating_add(rows as u64);
         }
@@ -273,6 +267,14 @@ fn extent(block: &Block, bytes: u64) -> Result<(u64, usize, u64)> {
         (end <= bytes).then_some((offset, metadata, body))
     })();
     parts.ok_or_else(|| outside(bytes))
+}
+
+/// A block's message, without its body.
+fn head(file: &mut File, block: &Block, bytes: u64) -> Result<Vec<u8>> {
+    let (offset, metadata, _) = extent(block, bytes)?;
+    let mut head = vec![0; metadata];
+    read_at(file, offset, &mut head)?;
+    Ok(head)
 }
 
 fn read_block(file: &mut File, block: &Block) -> Result<Buffer> {

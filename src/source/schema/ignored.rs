@@ -5,7 +5,7 @@ use indexmap::{IndexMap, IndexSet};
 
 use super::{NEEDED, names};
 use crate::column::root;
-use crate::error::{Error, Result, closest, visible};
+use crate::error::{Error, Result, closest, listed};
 use crate::source::file::InputFile;
 
 const KEY: &str = "input.ignore";
@@ -78,11 +78,4 @@ impl Ignored {
 
 fn is_meant(pattern: &glob::Pattern, column: &str) -> bool {
     pattern.matches(column) || pattern.matches(root(column))
-}
-
-fn listed(names: &IndexSet<&str>) -> String {
-    const MOST: usize = 20;
-    let shown: Vec<String> = names.iter().take(MOST).map(|name| visible(name)).collect();
-    let more = names.len().saturating_sub(MOST);
-    if more > 0 { format!("{} and {more} more", shown.join(", ")) } else { shown.join(", ") }
 }

@@ -21,7 +21,7 @@ use arrow::ipc::{
 };
 use flatbuffers::FlatBufferBuilder;
 
-use super::{check_sizes, count, extent, garbled, message, read_at};
+use super::{check_sizes, count, extent, garbled, head, message, read_at};
 use crate::error::Result;
 
 /// Where buffers begin, as Arrow recommends.
@@ -34,8 +34,7 @@ const PREFIX: usize = 8;
 pub(super) fn read(file: &mut File, block: &Block, schema: &Schema, columns: &[usize]) -> Result<(Block, Buffer)> {
     let bytes = file.metadata().map_err(|e| super::damaged(&e))?.len();
     let (offset, metadata, body) = extent(block, bytes)?;
-    let mut head = vec![0; metadata];
-    read_at(file, offset, &mut head)?;
+    let head = head(file, block, bytes)?;
     let message = message(&head)?;
     let batch = message.header_as_record_batch().ok_or_else(|| garbled(&"a record batch without content"))?;
     let mut walk = Walk::new(&batch, message.version());
